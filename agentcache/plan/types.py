@@ -1,0 +1,60 @@
+"""The words the matcher, the planner and the executor share: span and plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Positions = npt.NDArray[np.int64]
+"""Prompt positions, ascending, without repeats, int64 [n]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A run of prompt tokens that equals a run of one entry's tokens.
+
+    start: prompt position of its first token
+    length: number of tokens, at least 1
+    entry: entry id
+    offset: index, inside the entry, of its first token
+    shift: prompt position minus the position the same token's key was rotated for
+    context_stands: what stands to its left in the prompt is what the entry was computed behind: either the
+        whole prompt before it, or the span before it is its entry's parent and ends where this one begins
+    exact: its K/V are those a full prefill would compute (context stands all the way from position 0, shift 0)
+    """
+
+    start: int
+    length: int
+    entry: str
+    offset: int
+    shift: int
+    context_stands: bool
+    exact: bool
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do with the prompt positions [start, stop).
+
+        0 ......... start ............................. stop ...... num_tokens
+        prefix hit  | spans and recomputed positions    | tail (vLLM prefills it)
+
+    spans: ascending, not overlapping, inside [start, stop)
+    recompute: positions to compute by virtual requests: everything outside the spans, and boundary tokens in them
+    """
+
+    start: int
+    stop: int
+    spans: tuple[Span, ...]
+    recompute: Positions
+
+    @property
+    def num_matched(self) -> int:
+        """Tokens inside spans, recomputed or not."""
+        return sum(span.length for span in self.spans)
