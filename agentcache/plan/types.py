@@ -22,7 +22,7 @@ class Span:
     shift: prompt position minus the position the same token's key was rotated for
     context_stands: what stands to its left in the prompt is what the entry was computed behind: either the
         whole prompt before it, or the span before it is its entry's parent and ends where this one begins
-    exact: its K/V are those a full prefill would compute (context stands all the way from position 0, shift 0)
+    exact: its K/V are those a full prefill would compute (its context stands from position 0 on, shift 0)
     """
 
     start: int
@@ -46,7 +46,7 @@ class Plan:
         prefix hit  | spans and recomputed positions    | tail (vLLM prefills it)
 
     spans: ascending, not overlapping, inside [start, stop)
-    recompute: positions to compute by virtual requests: everything outside the spans, and boundary tokens in them
+    recompute: positions to compute by virtual requests: all outside the spans, and boundary tokens in them
     """
 
     start: int

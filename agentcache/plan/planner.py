@@ -1,0 +1,135 @@
+"""From spans to a plan: pure functions, no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from agentcache.plan.clip import clip
+from agentcache.plan.strategies import RecomputePolicy
+from agentcache.plan.types import Plan, Positions, Span
+
+
+def make_plan(
+    tokens_count: int,
+    start: int,
+    spans: Sequence[Span],
+    policy: RecomputePolicy,
+    page_size: int | None = None,
+) -> Plan | None:
+    """What to do with a prompt of `tokens_count` tokens whose first `start` vLLM already has in its pages.
+
+    spans: ascending, not overlapping, inside the prompt; what reaches below `start` is cut off (`clip`).
+    The plan ends with the last span worth having, before the prompt's last token, which vLLM computes itself
+    for its logits; with `page_size`, at a multiple of it, so that only full pages are claimed.
+    Recomputed are all positions outside spans and, inside them, what `policy` chooses without scores;
+    `top_up` adds the rest. A span at the end of which nothing would be reused is left to the tail.
+    None if reuse saves fewer than `policy.min_saved_tokens`: matched tokens less those recomputed, less what
+    a strategy with scores may still recompute.
+    """
+    assert all(a.stop <= b.start for a, b in pairwise(spans)), "spans overlap or are not ascending"
+    kept = _worth_having(clip(spans, start, tokens_count - 1), policy, page_size)
+    if not kept:
+        return None
+    stop = kept[-1].stop
+    plan = Plan(start, stop, tuple(kept), np.flatnonzero(_chosen(kept, start, stop, policy)) + start)
+    spendable = allowance(policy.budget or 0, plan.num_matched) if policy.chosen.needs_scores else 0
+    saved = plan.num_matched - max(num_recomputed_in_spans(plan), spendable)
+    return plan if saved >= policy.min_saved_tokens else None
+
+
+def top_up(plan: Plan, scores: npt.NDArray[np.float32], budget: float) -> Plan:
+    """`plan` with the reused positions of the highest scores recomputed, too, as far as the budget goes.
+
+    scores: float32 [plan.stop - plan.start], one for each position of the plan; NaN counts as the lowest
+    budget: share of the matched tokens that may be recomputed in total, those the plan already has included
+    Of equal scores the lower position comes first. The plan's own choice is never taken back.
+    """
+    assert scores.shape == (plan.stop - plan.start,), "one score for each position of the plan"
+    reused = reused_positions(plan)
+    room = allowance(budget, plan.num_matched) - num_recomputed_in_spans(plan)
+    if room <= 0 or not len(reused):
+        return plan
+    key = np.nan_to_num(scores[reused - plan.start], nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    best = reused[np.argsort(-key, kind="stable")[:room]]
+    return replace(plan, recompute=np.sort(np.concatenate([plan.recompute, best])))
+
+
+def reused_positions(plan: Plan) -> Positions:
+    """Positions whose stored K/V are used: inside spans and not recomputed."""
+    inside = [np.arange(span.start, span.stop, dtype=np.int64) for span in plan.spans]
+    matched = np.concatenate(inside) if inside else np.empty(0, np.int64)
+    return np.setdiff1d(matched, plan.recompute, assume_unique=True)
+
+
+def num_recomputed_in_spans(plan: Plan) -> int:
+    """Tokens that were matched and are computed nevertheless: what the budget counts."""
+    return plan.num_matched - len(reused_positions(plan))
+
+
+def allowance(budget: float, num_matched: int) -> int:
+    """Matched tokens that may be recomputed under a budget, rounded down."""
+    return int(budget * num_matched + 1e-9)  # 0.07 * 100 is 7, not 6.999
+
+
+def _worth_having(spans: list[Span], policy: RecomputePolicy, page_size: int | None) -> list[Span]:
+    """`spans` without those at the end that reuse nothing; with `page_size`, the last one ends at a page.
+
+    Dropping a span may raise the boundary limit for the others, hence the loop; it ends because spans get
+    fewer or shorter each time.
+    """
+    while spans:
+        limit = _boundary_limit(spans, policy)
+        kept = list(spans)
+        if page_size is not None:
+            last = kept.pop()
+            kept += clip([last], 0, last.stop - last.stop % page_size)
+        while kept and not policy.chosen.everything and _num_reused(kept[-1], limit, policy) <= 0:
+            kept.pop()
+        if kept == spans:
+            break
+        spans = kept
+    return spans
+
+
+def _num_reused(last: Span, limit: int, policy: RecomputePolicy) -> int:
+    """Tokens reused of a plan's last span when each boundary is `limit` tokens."""
+    return last.length - (0 if last.context_stands else limit) - policy.recompute_last
+
+
+def _chosen(spans: Sequence[Span], start: int, stop: int, policy: RecomputePolicy) -> npt.NDArray[np.bool_]:
+    """For each position of [start, stop), whether the policy recomputes it."""
+    chosen = np.ones(stop - start, np.bool_)
+    if policy.chosen.everything:
+        return chosen
+    limit = _boundary_limit(spans, policy)
+    for i, span in enumerate(spans):
+        chosen[span.start - start : span.stop - start] = False
+        if not span.context_stands:
+            chosen[span.start - start : span.start - start + min(limit, span.length)] = True
+        if policy.recompute_last and not _continues(span, spans[i + 1] if i + 1 < len(spans) else None):
+            chosen[span.stop - start - 1] = True
+    return chosen
+
+
+def _boundary_limit(spans: Sequence[Span], policy: RecomputePolicy) -> int:
+    """The most first tokens of every span, up to `boundary_tokens`, that the boundaries' budget pays for."""
+    if policy.chosen.boundary_share == 0:
+        return 0
+    if policy.budget is None:
+        return policy.boundary_tokens
+    room = allowance(policy.budget * policy.chosen.boundary_share, sum(span.length for span in spans))
+    if policy.recompute_last:
+        room -= len(spans)
+    lengths = np.array([span.length for span in spans if not span.context_stands], np.int64)
+    affordable = (k for k in range(policy.boundary_tokens, 0, -1) if np.minimum(lengths, k).sum() <= room)
+    return next(affordable, 0)
+
+
+def _continues(span: Span, following: Span | None) -> bool:
+    """`following` was matched together with `span`: right behind it, in the stream it was computed in."""
+    return following is not None and following.start == span.stop and following.context_stands
