@@ -1,0 +1,20 @@
+"""Entries in RAM and on disk: content-addressed files, a catalog that can be rebuilt, budgets that hold."""
+
+from __future__ import annotations
+
+from agentcache.store.errors import EntryCorrupt, EntryMissing
+from agentcache.store.layout import EntryLayout
+from agentcache.store.policy import Candidate, EvictionPolicy
+from agentcache.store.stats import StoreStats, TierStats
+from agentcache.store.store import EntryStore
+
+__all__ = [
+    "Candidate",
+    "EntryCorrupt",
+    "EntryLayout",
+    "EntryMissing",
+    "EntryStore",
+    "EvictionPolicy",
+    "StoreStats",
+    "TierStats",
+]

@@ -1,0 +1,262 @@
+"""The catalog: what the files of a root hold, in SQLite, shared by every process that has the store open.
+
+It is never believed where it matters: each row carries a checksum, files are verified when read, and all of
+it can be rebuilt from the files. Every statement takes a lock: one for the engine's look-ups, one for
+transactions.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import RLock
+from typing import NamedTuple
+
+from xxhash import xxh3_128
+
+from agentcache.entry import EntryInfo
+from agentcache.errors import StoreError
+from agentcache.store import schema
+from agentcache.store.format import decode_tokens
+from agentcache.store.policy import Candidate
+
+
+class Row(NamedTuple):
+    """One entry in service. `size`: bytes of its file; times in seconds since the epoch."""
+
+    info: EntryInfo
+    size: int
+    created: float
+    last_used: float
+    uses: int
+
+
+class Victim(NamedTuple):
+    """An entry that may be evicted: where its file is, and what a policy may know of it."""
+
+    key: int
+    model: str
+    salt: str
+    candidate: Candidate
+
+
+_COLUMNS = "id, salt, context, parent, position, tokens, size, created, last_used, uses, checksum"
+_INSERT = (
+    f"INSERT INTO entries (model, {_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?) "
+    "ON CONFLICT (model, id) DO UPDATE SET "
+    + ", ".join(
+        f"{c} = excluded.{c}" for c in ("context", "salt", "parent", "position", "tokens", "size", "checksum")
+    )
+)
+
+
+class Catalog:
+    """Opened by `Catalog.open` (a file) or `Catalog.in_memory` (where the root cannot be written)."""
+
+    def __init__(self, reader: sqlite3.Connection, writer: sqlite3.Connection, path: Path | None) -> None:
+        self.path = path
+        self._reader, self._writer = reader, writer
+        self._write_lock = RLock()
+        self._read_lock = self._write_lock if reader is writer else RLock()
+        self._keys: dict[str, int] = {}
+
+    @classmethod
+    def open(cls, path: Path) -> tuple[Catalog, bool]:
+        """The catalog at `path`, and whether a damaged one was deleted. Call with the root's lock held."""
+        writer, damaged = schema.open_file(path)
+        return cls(schema.connect(str(path)), writer, path), damaged
+
+    @classmethod
+    def in_memory(cls) -> Catalog:
+        connection = schema.connect(":memory:")
+        schema.create(connection)
+        return cls(connection, connection, None)
+
+    def recreate(self) -> None:
+        """Start again, empty. Call with the root's lock held, then reconcile."""
+        with self._write_lock, self._read_lock:
+            self.close()
+            self._keys.clear()
+            if self.path is None:
+                self._reader = self._writer = schema.connect(":memory:")
+                schema.create(self._writer)
+            else:
+                schema.delete(self.path)
+                self._writer, _ = schema.open_file(self.path)
+                self._reader = schema.connect(str(self.path))
+
+    def close(self) -> None:
+        for connection in (self._reader, self._writer):
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything inside is done as a whole, and no other process is in a transaction meanwhile."""
+        with self._write_lock:
+            if self._writer.in_transaction:
+                yield
+                return
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._writer.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._writer.execute("ROLLBACK")
+                raise
+
+    # models
+
+    def register(self, model: str, layout: str) -> None:
+        """Name a model and its layout. StoreError if the model is known with another layout."""
+        with self.transaction():
+            self._writer.execute(
+                "INSERT OR IGNORE INTO models (fingerprint, layout) VALUES (?, ?)", (model, layout)
+            )
+            known = self.models()[model]
+        if known != layout:
+            raise StoreError(
+                f"the store holds model {model[:16]} with the layout {known}, not {layout}: "
+                f"run `agentcache store clear --model {model[:16]}`, or use another store"
+            )
+
+    def models(self) -> dict[str, str]:
+        """Fingerprint to layout, of every model that ever had entries here."""
+        with self._write_lock:
+            return dict(self._writer.execute("SELECT fingerprint, layout FROM models"))
+
+    # look-ups
+
+    def salt_of(self, model: str, id: str) -> str | None:
+        with self._read_lock:
+            sql = "SELECT salt FROM entries WHERE model = ? AND id = ?"
+            found = self._reader.execute(sql, (self._key(model), id)).fetchone()
+        return None if found is None else str(found[0])
+
+    def rows(self, model: str, page: int = 1000) -> Iterator[Row | str]:
+        """Every row of `model`, in the order they were added; the id alone of a row that is damaged."""
+        sql = f"SELECT key, {_COLUMNS} FROM entries WHERE model = ? AND key > ? ORDER BY key LIMIT ?"
+        after = -1
+        while True:
+            with self._read_lock:
+                found = self._reader.execute(sql, (self._key(model), after, page)).fetchall()
+            if not found:
+                return
+            after = found[-1][0]
+            yield from map(_decode, found)
+
+    def ids(self, model: str) -> list[tuple[str, str]]:
+        """(salt, id) of every row."""
+        with self._read_lock:
+            sql = "SELECT salt, id FROM entries WHERE model = ?"
+            return self._reader.execute(sql, (self._key(model),)).fetchall()
+
+    def usage(self, model: str | None = None) -> tuple[int, int]:
+        """Entries and bytes of one model, or of all; files being written count as bytes."""
+        sql = "SELECT COALESCE(SUM(entries), 0), COALESCE(SUM(bytes), 0) FROM usage"
+        with self._write_lock:
+            if model is None:
+                found = self._writer.execute(sql).fetchone()
+            else:
+                found = self._writer.execute(f"{sql} WHERE model = ?", (self._key(model),)).fetchone()
+        return int(found[0]), int(found[1])
+
+    def victims(self, limit: int, *, unused_since: float | None = None) -> list[Victim]:
+        """The least recently used entries of all models, oldest first."""
+        sql = (
+            "SELECT key, fingerprint, salt, entries.id, size, length(tokens) / 4, created, last_used, uses "
+            "FROM entries JOIN models ON models.id = entries.model "
+            "WHERE last_used < ? ORDER BY last_used LIMIT ?"
+        )
+        before = float("inf") if unused_since is None else unused_since
+        with self._write_lock:
+            found = self._writer.execute(sql, (before, limit)).fetchall()
+        return [Victim(key, model, salt, Candidate(*rest)) for key, model, salt, *rest in found]
+
+    def newest_use(self) -> float:
+        with self._read_lock:
+            (newest,) = self._reader.execute("SELECT COALESCE(MAX(last_used), 0) FROM entries").fetchone()
+        return float(newest)
+
+    # changes
+
+    def upsert(self, model: str, rows: Iterable[Row]) -> None:
+        with self.transaction():
+            key = self._key(model, self._writer)
+            self._writer.executemany(_INSERT, [(key, *_encode(row)) for row in rows])
+
+    def delete(self, keys: Sequence[int]) -> None:
+        with self.transaction():
+            self._writer.executemany("DELETE FROM entries WHERE key = ?", [(key,) for key in keys])
+
+    def delete_ids(self, model: str, ids: Sequence[str]) -> None:
+        with self.transaction():
+            key = self._key(model, self._writer)
+            self._writer.executemany(
+                "DELETE FROM entries WHERE model = ? AND id = ?", [(key, id) for id in ids]
+            )
+
+    def touch(self, model: str, uses: dict[str, tuple[int, float]]) -> None:
+        """Note how often and when last entries were read: id to (number of reads, time)."""
+        with self.transaction():
+            key = self._key(model, self._writer)
+            self._writer.executemany(
+                "UPDATE entries SET uses = uses + ?, last_used = ? WHERE model = ? AND id = ?",
+                [(count, when, key, id) for id, (count, when) in uses.items()],
+            )
+
+    def reserve(self, owner: str, model: str, size: int) -> int:
+        """Count `size` bytes as used until `release` is given the key returned."""
+        with self.transaction():
+            key = self._key(model, self._writer)
+            sql = "INSERT INTO reservations (owner, model, size) VALUES (?, ?, ?)"
+            return self._writer.execute(sql, (owner, key, size)).lastrowid or 0
+
+    def release(self, reservation: int) -> None:
+        with self.transaction():
+            self._writer.execute("DELETE FROM reservations WHERE key = ?", (reservation,))
+
+    def release_all_but(self, owners: set[str]) -> None:
+        """Forget what processes that are gone had reserved."""
+        with self.transaction():
+            gone = [
+                (o,)
+                for (o,) in self._writer.execute("SELECT DISTINCT owner FROM reservations")
+                if o not in owners
+            ]
+            self._writer.executemany("DELETE FROM reservations WHERE owner = ?", gone)
+
+    def _key(self, model: str, connection: sqlite3.Connection | None = None) -> int:
+        """Row id of a model; -1, which no entry has, for one that is not registered."""
+        key = self._keys.get(model)
+        if key is None:
+            sql = "SELECT id FROM models WHERE fingerprint = ?"
+            found = (connection or self._reader).execute(sql, (model,)).fetchone()
+            if found is None:
+                return -1
+            key = self._keys[model] = int(found[0])
+        return key
+
+
+def _encode(row: Row) -> tuple[object, ...]:
+    info = row.info
+    tokens = info.tokens.astype("<i4").tobytes()
+    fields = (info.id, info.salt, info.context, info.parent, info.position, tokens, row.size)
+    return (*fields, row.created, row.last_used, row.uses, _row_checksum(fields))
+
+
+def _decode(found: tuple[object, ...]) -> Row | str:
+    _, *columns, created, last_used, uses, checksum = found
+    fields = tuple(columns)
+    if checksum != _row_checksum(fields):
+        return str(fields[0])
+    id, salt, context, parent, position, tokens, size = fields
+    info = EntryInfo(id, salt, context, parent, position, decode_tokens(tokens))  # type: ignore[arg-type]
+    return Row(info, size, created, last_used, uses)  # type: ignore[arg-type]
+
+
+def _row_checksum(fields: tuple[object, ...]) -> bytes:
+    return xxh3_128(repr(fields).encode()).digest()

@@ -1,0 +1,253 @@
+"""The disk tier: one file an entry, a catalog beside them, a budget for the whole root."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+import torch
+
+from agentcache.entry import EntryInfo
+from agentcache.store.catalog import Catalog, Row, Victim
+from agentcache.store.clock import StoreClock
+from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused, catalog_reason, reason_of
+from agentcache.store.evict import make_room
+from agentcache.store.files import read_file, write_file
+from agentcache.store.format import UnknownFormat, encode
+from agentcache.store.layout import EntryLayout
+from agentcache.store.policy import EvictionPolicy
+from agentcache.store.reconcile import reconcile
+from agentcache.store.root import Root
+from agentcache.store.stats import Counts, TierStats
+
+
+class DiskTier:
+    """Entries of one model under `root`. Implements `tier.Tier`; faults are counted in `errors` by reason."""
+
+    name = "disk"
+
+    def __init__(
+        self,
+        root: Root,
+        model: str,
+        layout: EntryLayout,
+        budget_bytes: int,
+        policy: EvictionPolicy,
+        errors: Counts,
+    ) -> None:
+        """StoreError if the catalog is newer than this program, or knows the model with another layout."""
+        self._root, self._model, self._layout = root, model, layout
+        self._budget_bytes, self._policy, self._errors = budget_bytes, policy, errors
+        self._counts = Counts()
+        self._touches: dict[str, tuple[int, float]] = {}
+        self._touch_lock = Lock()
+        with root.exclusive():
+            self._catalog = open_catalog(root, errors)
+            reconcile(root, self._catalog)
+            self._catalog.register(model, layout.to_json())
+            if budget_bytes and not root.refusal:
+                with self._catalog.transaction():
+                    make_room(root, self._catalog, policy, budget_bytes, 0, [])
+        self.clock = StoreClock(self._catalog.newest_use())
+
+    def infos(self) -> Iterator[EntryInfo]:
+        seen: set[str] = set()
+        try:
+            yield from self._infos(seen)
+        except sqlite3.Error as error:
+            self._errors.add(catalog_reason(error))
+            self._rebuild()
+            yield from self._infos(seen)
+
+    def read(self, id: str) -> tuple[EntryInfo, torch.Tensor]:
+        path = self._find(id)
+        try:
+            if path is None:
+                raise FileNotFoundError
+            head, info, kv = read_file(path)
+            if info.id != id:
+                raise EntryCorrupt(f"the file of entry {id[:12]} holds another one")
+            if head.layout != self._layout:
+                raise UnknownFormat("layout")
+        except FileNotFoundError:
+            self._forget_row(id)
+            raise self._miss(id, "") from None
+        except UnknownFormat:
+            raise self._miss(id, "unknown_format") from None
+        except OSError as error:
+            raise self._miss(id, reason_of(error)) from error
+        except EntryCorrupt:
+            self._counts.add("misses")
+            self._errors.add("corrupt")
+            assert path is not None
+            with suppress(OSError):
+                self._root.discard(path)
+            self._forget_row(id)
+            raise
+        self._counts.add("hits")
+        with self._touch_lock:
+            self._touches[id] = (self._touches.get(id, (0, 0.0))[0] + 1, self.clock.now())
+        return info, kv
+
+    def write(self, info: EntryInfo, kv: torch.Tensor) -> list[str]:
+        if self._root.refusal:
+            raise WriteRefused(self._root.refusal)
+        if not self._budget_bytes:
+            raise WriteRefused("no_disk_budget")
+        gone: list[Victim] = []
+        try:
+            self._write(info, kv, gone)
+        except WriteRefused as refused:
+            refused.evicted = self._evicted(gone)
+            raise
+        except OSError as error:
+            raise WriteRefused(reason_of(error), self._evicted(gone)) from error
+        except sqlite3.Error as error:
+            raise WriteRefused(catalog_reason(error), self._evicted(gone)) from error
+        return self._evicted(gone)
+
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        return [id for id in ids if self._find(id) is None]
+
+    def remove(self, id: str) -> bool:
+        path = self._find(id)
+        try:
+            with self._catalog.transaction():
+                if path is not None:
+                    self._root.discard(path)
+                self._catalog.delete_ids(self._model, [id])
+        except OSError as error:
+            self._errors.add(reason_of(error))
+        except sqlite3.Error as error:
+            self._errors.add(catalog_reason(error))
+        return path is not None
+
+    def tick(self) -> None:
+        with self._touch_lock:
+            touches, self._touches = self._touches, {}
+        if touches:
+            try:
+                self._catalog.touch(self._model, touches)
+            except sqlite3.Error as error:
+                self._errors.add(catalog_reason(error))
+
+    def stats(self) -> TierStats:
+        entries, used = self._usage(None)
+        counts = self._counts
+        return TierStats(
+            entries, used, self._budget_bytes, counts["hits"], counts["misses"], counts["evictions"]
+        )
+
+    def num_entries(self) -> int:
+        """Entries of this model in service."""
+        return self._usage(self._model)[0]
+
+    def close(self) -> None:
+        self.tick()
+        self._catalog.close()
+
+    def _write(self, info: EntryInfo, kv: torch.Tensor, gone: list[Victim]) -> None:
+        buffers = encode(self._model, self._layout, info, kv)
+        size = sum(len(buffer) for buffer in buffers)
+        if size > self._budget_bytes:
+            raise WriteRefused("larger_than_disk_budget")
+        path = self._root.entry_path(self._model, info.salt, info.id)
+        self.tick()  # what was read lately must not be what goes
+        with self._catalog.transaction():
+            if path.is_file() and self._catalog.salt_of(self._model, info.id) is not None:
+                return
+            if not make_room(self._root, self._catalog, self._policy, self._budget_bytes, size, gone):
+                raise WriteRefused("disk_budget_taken")
+            reservation = self._catalog.reserve(self._root.owner, self._model, size)
+        try:
+            write_file(path, self._root.scratch, buffers)
+            now = self.clock.now()
+            with self._catalog.transaction():
+                self._catalog.release(reservation)
+                self._catalog.upsert(self._model, [Row(info, size, now, now, 0)])
+        except OSError:
+            with suppress(sqlite3.Error):  # else the next process to open the root releases it
+                self._catalog.release(reservation)
+            raise
+
+    def _evicted(self, gone: list[Victim]) -> list[str]:
+        self._counts.add("evictions", len(gone))
+        return [victim.candidate.id for victim in gone if victim.model == self._model]
+
+    def _find(self, id: str) -> Path | None:
+        """The entry's path if something lies there. Another process may have written it a moment ago."""
+        try:
+            salt = self._catalog.salt_of(self._model, id)
+        except sqlite3.Error as error:
+            self._errors.add(catalog_reason(error))
+            salt = None
+        if salt is not None:
+            path = self._root.entry_path(self._model, salt, id)
+            return path if path.exists() else None
+        shared = self._root.entry_path(self._model, "", id)
+        folder = shared.parent.parent.parent
+        for name in self._root.salt_folders(self._model):
+            path = folder / name / shared.parent.name / shared.name
+            if path.exists():
+                return path
+        return None
+
+    def _forget_row(self, id: str) -> None:
+        """Drop the row of a file that is gone, unless another process has written it again."""
+        with suppress(sqlite3.Error), self._catalog.transaction():
+            if self._find(id) is None:
+                self._catalog.delete_ids(self._model, [id])
+
+    def _miss(self, id: str, reason: str) -> EntryMissing:
+        self._counts.add("misses")
+        if reason:
+            self._errors.add(reason)
+        return EntryMissing(f"entry {id[:12]} is not on disk" + (f" ({reason})" if reason else ""))
+
+    def _infos(self, seen: set[str]) -> Iterator[EntryInfo]:
+        damaged: list[str] = []
+        for row in self._catalog.rows(self._model):
+            if isinstance(row, str):
+                damaged.append(row)
+            elif row.info.id not in seen:
+                seen.add(row.info.id)
+                yield row.info
+        if damaged:
+            self._errors.add("catalog", len(damaged))
+            self._catalog.delete_ids(self._model, damaged)
+            with self._root.exclusive():
+                reconcile(self._root, self._catalog)
+            again = (row for row in self._catalog.rows(self._model) if not isinstance(row, str))
+            yield from (row.info for row in again if row.info.id not in seen)
+
+    def _rebuild(self) -> None:
+        with self._root.exclusive():
+            self._catalog.recreate()
+            self._catalog.register(self._model, self._layout.to_json())
+            reconcile(self._root, self._catalog)
+
+    def _usage(self, model: str | None) -> tuple[int, int]:
+        try:
+            return self._catalog.usage(model)
+        except sqlite3.Error as error:
+            self._errors.add(catalog_reason(error))
+            return 0, 0
+
+
+def open_catalog(root: Root, errors: Counts) -> Catalog:
+    """The root's catalog, or one in memory where none can be kept. Call inside `root.exclusive()`."""
+    if root.refusal:
+        errors.add(root.refusal)
+        return Catalog.in_memory()
+    try:
+        catalog, damaged = Catalog.open(root.path / "catalog.db")
+    except (sqlite3.Error, OSError) as error:
+        root.refusal = catalog_reason(error) if isinstance(error, sqlite3.Error) else reason_of(error)
+        errors.add(root.refusal)
+        return Catalog.in_memory()
+    if damaged:
+        errors.add("catalog")
+    return catalog

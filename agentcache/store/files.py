@@ -1,0 +1,108 @@
+"""Reading and writing one entry file: whole or not at all, verified on every read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from xxhash import xxh3_128
+
+from agentcache.entry import EntryInfo
+from agentcache.store.errors import EntryCorrupt
+from agentcache.store.format import PAGE, Head, decode_head, decode_tokens, header_bytes, kv_buffer
+from agentcache.store.root import make_private, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def write_file(path: Path, scratch: Path, buffers: Sequence[memoryview]) -> None:
+    """Write `buffers` to `path`, durably: readers see nothing or all of it. OSError leaves nothing behind."""
+    temporary = scratch / path.name
+    try:
+        with open(temporary, "xb", buffering=0, opener=_private) as file:
+            for buffer in buffers:
+                done = 0
+                while done < len(buffer):
+                    done += file.write(buffer[done:])
+            os.fsync(file.fileno())
+        make_private(path.parent)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_folder(path.parent)
+
+
+def read_file(path: Path) -> tuple[Head, EntryInfo, torch.Tensor]:
+    """An entry with its K/V in a tensor of its own. EntryCorrupt, UnknownFormat, or OSError."""
+    with _opened(path) as (fd, size):
+        head = _read_head(fd, size)
+        kv = torch.empty(head.layout.shape(head.num_tokens), dtype=head.layout.dtype)
+        body = kv_buffer(kv)
+        _fill(fd, body, head.start)
+        if xxh3_128(body).hexdigest() != head.checksum:
+            raise EntryCorrupt(f"the K/V in {path.name} changed since it was written")
+        return head, _read_info(fd, head), kv
+
+
+def read_info(path: Path) -> tuple[Head, EntryInfo]:
+    """What the file says of its entry, verified, without reading the K/V. Errors as `read_file`."""
+    with _opened(path) as (fd, size):
+        head = _read_head(fd, size)
+        return head, _read_info(fd, head)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, int]]:
+    """File descriptor and size of a regular file; anything else in its place is corrupt."""
+    if path.is_symlink():
+        raise EntryCorrupt(f"{path.name} is a link")
+    fd = os.open(
+        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    )  # NONBLOCK: a pipe must not stop the engine
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise EntryCorrupt(f"{path.name} is not a file")
+        yield fd, status.st_size
+    finally:
+        os.close(fd)
+
+
+def _read_head(fd: int, size: int) -> Head:
+    raw = os.pread(fd, PAGE, 0)
+    length = header_bytes(raw)
+    if length > PAGE:
+        raw += os.pread(fd, length - PAGE, PAGE)
+    if length > size or len(raw) < length:
+        raise EntryCorrupt("an entry file ends inside its header")
+    head = decode_head(raw[:length])
+    if head.file_bytes != size:
+        raise EntryCorrupt(f"an entry file has {size} bytes instead of {head.file_bytes}")
+    return head
+
+
+def _read_info(fd: int, head: Head) -> EntryInfo:
+    raw = bytearray(4 * head.num_tokens)
+    _fill(fd, memoryview(raw), head.start + head.kv_bytes)
+    return head.info(decode_tokens(bytes(raw)))
+
+
+def _fill(fd: int, buffer: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(fd, [buffer[done:]], offset + done)
+        if count == 0:
+            raise EntryCorrupt("an entry file was cut while it was read")
+        done += count
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
