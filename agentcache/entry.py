@@ -7,7 +7,9 @@ hold the same block behind the same text share one entry.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -63,3 +65,18 @@ class EntryInfo:
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)
+
+
+def entries_of_stream(model: str, salt: str, tokens: Tokens, cuts: Sequence[int]) -> list[EntryInfo]:
+    """The entries that come of computing `tokens` front to back and cutting at `cuts` (ascending offsets).
+
+    Every interval between two cuts is one entry, computed behind all tokens before it; each is the parent of the next.
+    """
+    infos: list[EntryInfo] = []
+    parent = ""
+    for start, stop in pairwise(cuts):
+        own, context = tokens[start:stop].copy(), context_digest(tokens[:start])
+        identity = entry_id(model, salt, context, own)
+        infos.append(EntryInfo(identity, salt, context, parent, start, own))
+        parent = identity
+    return infos

@@ -1,0 +1,119 @@
+"""Filling a request's pages according to a plan: load entries, move their keys, write them, recompute the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.forward_context import set_forward_context
+
+from agentcache.blend.pages import PagedKV
+from agentcache.blend.rope import KeyShift
+from agentcache.blend.virtual import VirtualBatch
+from agentcache.entry import Tokens
+from agentcache.kernels.rotate import rotate_keys
+from agentcache.plan import runs, split
+from agentcache.plan.types import Plan, Positions, Span
+
+ReadEntry = Callable[[str], torch.Tensor]
+"""Entry id to its K/V, [2, L, n, H, D] on the CPU. Raises one of the `unreadable` errors given to the executor."""
+
+
+@dataclass(slots=True)
+class BlendResult:
+    """What one plan took. lost: entry id to why it could not be read; holes: its tokens, computed instead."""
+
+    lost: dict[str, str] = field(default_factory=dict)
+    holes: int = 0
+    load_s: float = 0.0
+    compute_s: float = 0.0
+
+
+class BlendExecutor:
+    """Runs plans on one worker, with the model runner's own layers.
+
+    runner: vLLM's model runner (V1 or V2); read: the entry store; unreadable: exceptions that mean a lost entry
+    max_tokens: longest piece of recomputed tokens in one forward (vLLM's own batch limit)
+    """
+
+    def __init__(
+        self,
+        runner: Any,
+        paged: PagedKV,
+        shift: KeyShift,
+        read: ReadEntry,
+        unreadable: tuple[type[Exception], ...],
+        max_tokens: int,
+    ) -> None:
+        self._runner = runner
+        self._paged = paged
+        self._shift = shift
+        self._read = read
+        self._unreadable = unreadable
+        self._max_tokens = max_tokens
+        self._batch = VirtualBatch(runner)
+
+    @torch.inference_mode()
+    def execute(self, plan: Plan, tokens: Tokens, pages: Sequence[int]) -> BlendResult:
+        """Fill positions [plan.start, plan.stop) of the request that owns `pages`.
+
+        Positions before plan.start must hold valid K/V; nothing outside the interval is written.
+        """
+        result = BlendResult()
+        began = time.perf_counter()
+        lost_spans: list[Span] = []
+        for span in plan.spans:
+            try:
+                entry = self._read(span.entry)
+            except self._unreadable as error:
+                result.lost[span.entry] = type(error).__name__
+                lost_spans.append(span)
+                continue
+            self._place(span, entry, pages)
+        loaded = time.perf_counter()
+        self._recompute(with_holes(plan.recompute, lost_spans), tokens, pages)
+        result.holes = sum(span.length for span in lost_spans)
+        result.load_s, result.compute_s = loaded - began, time.perf_counter() - loaded
+        return result
+
+    def _place(self, span: Span, entry: torch.Tensor, pages: Sequence[int]) -> None:
+        part = entry[:, :, span.offset : span.offset + span.length].to(self._paged.device, non_blocking=True)
+        keys, values = part[0], part[1]
+        if span.shift:
+            cos, sin = self._shift.cos_sin(span.start - span.shift, span.start, span.length)
+            keys = rotate_keys(keys, cos.to(keys.device), sin.to(keys.device), neox=self._shift.neox)
+        slots = self._paged.slots(pages, torch.arange(span.start, span.stop))
+        self._paged.write(keys, values, slots)
+
+    def _recompute(self, positions: Positions, tokens: Tokens, pages: Sequence[int]) -> None:
+        block_table = self._paged.block_table(pages)
+        for piece in split(runs(positions), self._max_tokens):
+            where = torch.from_numpy(np.concatenate([np.arange(a, b) for a, b in piece]))
+            slots = self._paged.slots(pages, where)
+            per_layer, slot_mapping = self._batch.metadata(piece, block_table, slots)
+            ids = torch.from_numpy(tokens)[where].to(self._paged.device)
+            with set_forward_context(
+                per_layer,
+                self._runner.vllm_config,
+                num_tokens=len(where),
+                slot_mapping=slot_mapping,
+                skip_compiled=True,
+            ):
+                self._runner.get_model()(
+                    input_ids=ids,
+                    positions=where.to(self._paged.device),
+                    intermediate_tensors=None,
+                    inputs_embeds=None,
+                )
+
+
+def with_holes(positions: Positions, lost: Sequence[Span]) -> Positions:
+    """`positions` and every position of the lost spans, ascending, without repeats."""
+    if not lost:
+        return positions
+    holes = [np.arange(span.start, span.stop, dtype=np.int64) for span in lost]
+    return np.unique(np.concatenate([positions, *holes]))

@@ -1,0 +1,104 @@
+"""The engine's paged K/V, seen as tokens: write any run of slots, read any run back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from agentcache.kernels.pages import gather_tokens, learn_layout
+
+
+class UnsupportedPages(Exception):
+    """The engine's pages cannot be written or read from outside; the message is a counted fallback reason."""
+
+
+class PagedKV:
+    """All attention layers of one worker.
+
+    layers: layer name to vLLM attention layer, in model order; every layer has the same K/V shape
+    num_pages: pages as vLLM's scheduler counts them; a backend may split each into several of its own
+    page_size: tokens a (scheduler's) page
+
+    A slot is `page * page_size + offset`, int64.
+    """
+
+    def __init__(self, layers: Mapping[str, Any], num_pages: int, page_size: int) -> None:
+        self.names = list(layers)
+        self._layers = list(layers.values())
+        first = self._layers[0]
+        self.num_kv_heads: int = first.num_kv_heads
+        self.head_dim: int = first.head_size
+        self.device: torch.device = first.kv_cache.device
+        self.dtype: torch.dtype = first.kv_cache.dtype
+        for name, layer in layers.items():
+            if (layer.num_kv_heads, layer.head_size, layer.kv_cache.dtype) != (
+                self.num_kv_heads,
+                self.head_dim,
+                self.dtype,
+            ):
+                raise UnsupportedPages(f"layers differ in the shape of their K/V: {name}")
+            if not hasattr(layer.impl, "do_kv_cache_update"):
+                raise UnsupportedPages(f"{type(layer.impl).__name__} cannot write K/V outside its forward")
+        if not self.dtype.is_floating_point or self.dtype.itemsize < 2:
+            raise UnsupportedPages("quantised KV cache")
+        num_kernel_pages = first.kv_cache.shape[0]
+        if num_kernel_pages % num_pages:
+            raise UnsupportedPages("the backend's pages do not divide the scheduler's")
+        self.split = num_kernel_pages // num_pages
+        self.page_size = page_size
+        self._kernel_page_size = page_size // self.split
+        self._layout = self._learn_layout(num_kernel_pages - 1)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._layers)
+
+    def block_table(self, pages: Sequence[int]) -> torch.Tensor:
+        """The backend's page ids of a request's pages, int32 [pages * split]."""
+        ids = torch.tensor(pages, dtype=torch.int32, device=self.device)
+        if self.split == 1:
+            return ids
+        inner = torch.arange(self.split, dtype=torch.int32, device=self.device)
+        return (ids[:, None] * self.split + inner).flatten()
+
+    def slots(self, pages: Sequence[int], positions: torch.Tensor) -> torch.Tensor:
+        """Slots of some positions of the request that owns `pages`; int64, same shape as `positions`."""
+        ids = torch.tensor(pages, dtype=torch.int64, device=self.device)
+        positions = positions.to(self.device)
+        return ids[positions // self.page_size] * self.page_size + positions % self.page_size
+
+    def write(self, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor) -> None:
+        """Write tokens of all layers. keys, values: [L, n, H, D] in the pages' dtype; slots: int64 [n]."""
+        for index, layer in enumerate(self._layers):
+            layer.impl.do_kv_cache_update(layer, keys[index], values[index], layer.kv_cache, slots)
+
+    def read(self, slots: torch.Tensor) -> torch.Tensor:
+        """K and V of some tokens of all layers: [2, L, n, H, D] in the pages' dtype, on the CPU, a copy."""
+        out = torch.empty(
+            (2, self.num_layers, len(slots), self.num_kv_heads, self.head_dim), dtype=self.dtype
+        )
+        for index, layer in enumerate(self._layers):
+            out[:, index] = gather_tokens(layer.kv_cache, self._layout, slots)
+        return out
+
+    def _learn_layout(self, scratch: int) -> torch.Tensor:
+        """Use one page, restored afterwards, to learn where the backend puts K and V. Before any request runs."""
+        layer = self._layers[0]
+        size = self._kernel_page_size
+        saved = layer.kv_cache[scratch].clone()
+        slots = torch.arange(size, dtype=torch.int64, device=self.device) + scratch * size
+
+        def write(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            layer.impl.do_kv_cache_update(layer, k.to(self.device), v.to(self.device), layer.kv_cache, slots)
+            page: torch.Tensor = layer.kv_cache[scratch]
+            return page.reshape(-1).cpu()
+
+        try:
+            layout = learn_layout(write, (size, self.num_kv_heads, self.head_dim), self.dtype)
+        except ValueError as error:
+            raise UnsupportedPages(str(error)) from error
+        finally:
+            layer.kv_cache[scratch] = saved
+        return layout.to(self.device)

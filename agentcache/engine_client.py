@@ -1,0 +1,102 @@
+"""Talking to a running engine: vLLM's APIs and agentcache's routes, over HTTP, with errors a person can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from agentcache.errors import EngineError
+
+WARM_PRIORITY = 1000
+"""vLLM serves smaller numbers first; agents' requests are 0."""
+
+
+class EngineClient:
+    """A blocking client; one connection pool, safe to use from several threads.
+
+    url: of the server, without path; api_key: sent as a bearer token
+    """
+
+    def __init__(self, url: str, api_key: str | None = None, timeout_s: float = 600.0) -> None:
+        self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        timeout = httpx.Timeout(timeout_s, connect=5.0)
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
+
+    def __enter__(self) -> EngineClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def healthy(self) -> bool:
+        """Whether the engine answers now."""
+        try:
+            return self._http.get("/health", timeout=5.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def status(self) -> dict[str, Any]:
+        """`GET /agentcache/status`."""
+        return self._json("GET", "/agentcache/status")
+
+    def missing(self, entry_ids: Sequence[str]) -> set[str]:
+        """Entries the engine would have to compute."""
+        body = self._json("POST", "/agentcache/missing", {"entries": list(entry_ids)})
+        return set(body["missing"])
+
+    def report_warmth(self, warmth: Mapping[str, Any]) -> None:
+        self._json("PUT", "/agentcache/warm", dict(warmth))
+
+    def precompute(self, model: str, tokens: Sequence[int], cuts: Sequence[int]) -> None:
+        """Have the engine compute `tokens` at low priority and keep the entries between `cuts`."""
+        self._json(
+            "POST",
+            "/v1/completions",
+            {
+                "model": model,
+                "prompt": list(tokens),
+                "max_tokens": 1,
+                "temperature": 0.0,
+                "priority": WARM_PRIORITY,
+                "kv_transfer_params": {"agentcache": {"store": {"cuts": list(cuts)}}},
+            },
+        )
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Any JSON read. Raises EngineError on anything but 2xx."""
+        return self._json("GET", path)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Any JSON call. Raises EngineError on anything but 2xx."""
+        return self._json("POST", path, dict(body))
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Any:
+        """A streaming POST, as httpx's context manager."""
+        return self._http.stream("POST", path, json=dict(body))
+
+    def metrics(self) -> str:
+        """vLLM's Prometheus text."""
+        response = self._http.get("/metrics")
+        response.raise_for_status()
+        return response.text
+
+    def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        try:
+            response = self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise EngineError(f"the engine at {self.url} does not answer: {error or type(error).__name__}") from error
+        if response.is_success:
+            answer: dict[str, Any] = response.json()
+            return answer
+        if response.status_code == 404 and path.startswith("/agentcache/"):
+            raise EngineError(f"the server at {self.url} has no agentcache plug-in; start it with `agentcache serve`")
+        raise EngineError(f"the engine answered {response.status_code} to {path}: {response.text[:300]}")

@@ -1,0 +1,150 @@
+"""The KV connector vLLM loads: `--kv-transfer-config '{"kv_connector": "AgentCacheConnector", ...}'`.
+
+It only translates vLLM's hooks into calls of the two halves, and makes sure that no failure of ours is a failure of
+a request: an exception trips the breaker, blending pauses, and vLLM prefills as if the plug-in were not there.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
+
+from agentcache.plugin import process
+from agentcache.plugin.messages import StepMetadata, WorkerReport
+from agentcache.plugin.scheduler import SchedulerHalf
+from agentcache.plugin.support import engine_facts, layout_of, why_unsupported
+from agentcache.plugin.worker import WorkerHalf
+from agentcache.settings import EngineSettings
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.attention.backend import AttentionMetadata
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+logger = logging.getLogger("vllm.agentcache")
+
+
+class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
+    """Both halves behind vLLM's interface; which one exists depends on `role`."""
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
+        from agentcache.models import fingerprint
+
+        settings = EngineSettings.from_dict(dict(self._kv_transfer_config.kv_connector_extra_config))
+        page_size = vllm_config.cache_config.block_size
+        unsupported = why_unsupported(vllm_config, kv_cache_config)
+        self._scheduler: SchedulerHalf | None = None
+        self._worker: WorkerHalf | None = None
+        model, store = "", None
+        if not unsupported:
+            model = fingerprint(vllm_config.model_config.model, **engine_facts(vllm_config, kv_cache_config))
+            store = process.shared_store(settings, model, layout_of(kv_cache_config))
+        if role == KVConnectorRole.WORKER:
+            self._worker = WorkerHalf(model, store, kv_cache_config.num_blocks, page_size, unsupported)
+            process.WORKER = self._worker
+        elif role == KVConnectorRole.SCHEDULER:
+            self._scheduler = SchedulerHalf(settings, model, page_size, unsupported)
+            if store is not None:
+                for info in store.infos():
+                    self._scheduler.learn(info)
+                process.on_evict(self._scheduler.forget)
+        if unsupported:
+            logger.warning("agentcache: this model is served without blending: %s", unsupported)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False
+
+    # worker half
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        if self._worker is not None and process.RUNNER is not None:
+            self._worker.attach(process.RUNNER, list(kv_caches))
+
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
+        if self._worker is not None:
+            self._worker.load(self._step())
+
+    def wait_for_save(self) -> None:
+        if self._worker is not None and self._connector_metadata is not None:
+            self._worker.save(self._step())
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: AttentionMetadata, **kwargs: Any
+    ) -> None:
+        return
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self._worker.take_invalid_pages() if self._worker is not None else set()
+
+    def build_connector_worker_meta(self) -> WorkerReport | None:
+        return self._worker.take_report() if self._worker is not None else None
+
+    def _step(self) -> StepMetadata:
+        metadata = self._get_connector_metadata()
+        assert isinstance(metadata, StepMetadata)
+        return metadata
+
+    # scheduler half
+
+    def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
+        super().bind_kv_cache_manager(kv_cache_manager)
+        if self._scheduler is not None:
+            self._scheduler.cache_manager = kv_cache_manager
+
+    def on_new_request(self, request: Request) -> None:
+        assert self._scheduler is not None
+        self._scheduler.add(request)
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        assert self._scheduler is not None
+        try:
+            return self._scheduler.match(request, num_computed_tokens), False
+        except Exception as error:
+            logger.exception("agentcache: matching failed; blending is paused until restart, requests are prefilled")
+            self._scheduler.pause(request, f"matching failed: {type(error).__name__}: {error}")
+            return 0, False
+
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        assert self._scheduler is not None
+        self._scheduler.admitted(request, tuple(blocks.get_block_ids()[0]), num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        assert self._scheduler is not None
+        return self._scheduler.step(scheduler_output)
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        assert self._scheduler is not None
+        report = connector_output.kv_connector_worker_meta
+        if isinstance(report, WorkerReport):
+            self._scheduler.report(report)
+
+    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        assert self._scheduler is not None
+        return False, self._scheduler.finish(request)
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        assert self._scheduler is not None
+        return False, self._scheduler.finish(request)
+
+    def shutdown(self) -> None:
+        process.close()

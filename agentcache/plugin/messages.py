@@ -1,0 +1,99 @@
+"""What travels between the two halves of the connector, once a step in each direction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
+
+from agentcache.entry import EntryInfo, Tokens
+from agentcache.plan.types import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOp:
+    """Fill the pages of one request for the positions [plan.start, plan.stop), before the step's forward.
+
+    tokens: prompt token ids, int32 [>= plan.stop]; pages: the request's page ids from position 0 on
+    """
+
+    request_id: str
+    tokens: Tokens
+    pages: tuple[int, ...]
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOp:
+    """After the step's forward, keep the K/V of `info.tokens`, which lie at `info.position` of the request."""
+
+    request_id: str
+    pages: tuple[int, ...]
+    info: EntryInfo
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One finished request in tokens; prefix_hit + reused + recomputed + computed == prompt.
+
+    prefix_hit: found in vLLM's own prefix cache
+    reused: taken from entries and left as they are
+    recomputed: taken from entries, then computed again in the prompt's context (boundary tokens)
+    computed: computed from nothing, by virtual requests or by vLLM itself
+    fallback: why a `fast` request was not blended; "" if it was, or if it did not ask
+    finished_at: seconds since the epoch
+    """
+
+    request_id: str
+    mode: str
+    prompt_tokens: int
+    prefix_hit_tokens: int
+    reused_tokens: int
+    recomputed_tokens: int
+    computed_tokens: int
+    spans: int
+    fallback: str
+    finished_at: float
+
+
+@dataclass(slots=True)
+class StepMetadata(KVConnectorMetadata):
+    """Scheduler half to worker half. Loads are executed in order: a later one may stand on an earlier one's pages."""
+
+    loads: list[LoadOp] = field(default_factory=list)
+    stores: list[StoreOp] = field(default_factory=list)
+    finished: list[RequestRecord] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class WorkerReport(KVConnectorWorkerMetadata):
+    """Worker half to scheduler half.
+
+    stored: entries that can be read from now on; lost: entries that could not be read, to be forgotten
+    holes: request id to the number of reused tokens that had to be computed because an entry was lost
+    reasons: reason to how often it occurred; broken: the breaker's reason, "" while blending works
+    """
+
+    stored: list[EntryInfo] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    holes: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    broken: str = ""
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerReport:
+        """Merge two ranks' reports: stored is what every rank has, lost is what any rank lacks."""
+        assert isinstance(other, WorkerReport)
+        theirs = {info.id for info in other.stored}
+        reasons = dict(self.reasons)
+        for reason, count in other.reasons.items():
+            reasons[reason] = max(count, reasons.get(reason, 0))
+        return WorkerReport(
+            stored=[info for info in self.stored if info.id in theirs],
+            lost=sorted({*self.lost, *other.lost}),
+            holes={key: max(self.holes.get(key, 0), other.holes.get(key, 0)) for key in {*self.holes, *other.holes}},
+            reasons=reasons,
+            broken=self.broken or other.broken,
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.stored or self.lost or self.holes or self.reasons or self.broken)

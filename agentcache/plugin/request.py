@@ -1,0 +1,87 @@
+"""What one request asks of agentcache, read from its `kv_transfer_params`.
+
+    {"agentcache": {"mode": "fast" | "exact", "strategy": NAME, "boundary_tokens": N}}
+    {"agentcache": {"store": {"cuts": [0, 120, 431], "first": 0}}}          the warm worker's
+
+`cuts` are token offsets in the prompt, ascending: every interval between two of them becomes one entry, behind all
+tokens before it. `first` is the first interval to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from agentcache.plan import RecomputePolicy
+from agentcache.settings import EngineSettings, Mode
+
+PARAM = "agentcache"
+EXACT_SALT = "agentcache:exact:"
+"""Prefix of the page namespace in which no page is ever blended."""
+
+
+class BadRequest(Exception):
+    """The request's agentcache parameters make no sense; it is answered as `exact` and the reason is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """mode, salt (the user's own, "" if none), policy for blending, cuts of the entries to store (empty: none)."""
+
+    mode: Mode
+    salt: str
+    policy: RecomputePolicy
+    cuts: tuple[int, ...] = ()
+    explicit: bool = False
+
+    @property
+    def page_salt(self) -> str | None:
+        """The salt of the request's page namespace in vLLM's prefix cache; None leaves it as it is."""
+        if self.mode == "fast":
+            return None
+        return EXACT_SALT + self.salt
+
+
+def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: EngineSettings) -> Wish:
+    """The wish of a request. Raises BadRequest."""
+    given = (params or {}).get(PARAM)
+    policy = RecomputePolicy(
+        strategy=settings.strategy,
+        boundary_tokens=settings.boundary_tokens,
+        min_saved_tokens=settings.min_saved_tokens,
+    )
+    if given is None:
+        return Wish(settings.mode, salt or "", policy)
+    if not isinstance(given, Mapping):
+        raise BadRequest("agentcache parameters must be an object")
+    unknown = set(given) - {"mode", "strategy", "boundary_tokens", "min_saved_tokens", "store"}
+    if unknown:
+        raise BadRequest(f"unknown agentcache parameter {min(unknown)!r}")
+    mode = given.get("mode", settings.mode)
+    if mode not in ("fast", "exact"):
+        raise BadRequest("mode must be 'fast' or 'exact'")
+    cuts = _cuts(given["store"]) if "store" in given else ()
+    try:
+        policy = RecomputePolicy(
+            strategy=given.get("strategy", policy.strategy),
+            boundary_tokens=given.get("boundary_tokens", policy.boundary_tokens),
+            min_saved_tokens=given.get("min_saved_tokens", policy.min_saved_tokens),
+        )
+    except (TypeError, ValueError) as error:
+        raise BadRequest(str(error)) from error
+    return Wish("exact" if cuts else mode, salt or "", policy, cuts, explicit=True)
+
+
+def _cuts(store: Any) -> tuple[int, ...]:
+    cuts = store.get("cuts") if isinstance(store, Mapping) else None
+    if (
+        not isinstance(cuts, list | tuple)
+        or len(cuts) < 2
+        or not all(type(cut) is int for cut in cuts)
+        or cuts[0] < 0
+        or any(b <= a for a, b in pairwise(cuts))
+    ):
+        raise BadRequest("store.cuts must be at least two ascending token offsets")
+    return tuple(cuts)

@@ -1,0 +1,297 @@
+"""The scheduler half: for every request, match its prompt, plan, claim the planned tokens, and account for them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from vllm.v1.request import RequestStatus
+
+from agentcache.entry import EntryInfo, as_tokens, entries_of_stream
+from agentcache.match import Matcher
+from agentcache.plan import RecomputePolicy, make_plan
+from agentcache.plan.types import Plan, Span
+from agentcache.plugin.messages import LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
+from agentcache.plugin.request import BadRequest, Wish, read_wish
+from agentcache.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+_EXACT_REUSE = RecomputePolicy(strategy="none", boundary_tokens=0, min_saved_tokens=1)
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request the scheduler knows. `plan` is what was claimed at its last admission."""
+
+    request: Request
+    wish: Wish
+    fallback: str = ""
+    plan: Plan | None = None
+    candidate: Plan | None = None
+    prefix_hit: int = 0
+    admitted: bool = False
+    holes: int = 0
+    to_store: deque[EntryInfo] = field(default_factory=deque)
+
+
+class SchedulerHalf:
+    """One a engine. All methods run on the scheduler's thread; `forget` may be called from any thread.
+
+    model: the engine's fingerprint; page_size: tokens a page
+    unsupported: why this engine can never blend, "" if it can
+    """
+
+    def __init__(self, settings: EngineSettings, model: str, page_size: int, unsupported: str) -> None:
+        self.settings = settings
+        self.model = model
+        self.page_size = page_size
+        self.unsupported = unsupported
+        self.matcher = Matcher()
+        self.cache_manager: KVCacheManager | None = None
+        self._live: dict[str, _Live] = {}
+        self._loads: list[LoadOp] = []
+        self._finished: list[RequestRecord] = []
+        self._known: set[str] = set()
+        self._evicted: deque[str] = deque()
+
+    # entries
+
+    def learn(self, info: EntryInfo) -> None:
+        """An entry can be read from now on."""
+        if info.id not in self._known:
+            self._known.add(info.id)
+            self.matcher.add(info)
+
+    def forget(self, entry_ids: list[str]) -> None:
+        """Entries are gone. Takes effect before the next match."""
+        self._evicted.extend(entry_ids)
+
+    def _drop_evicted(self) -> None:
+        while self._evicted:
+            gone = self._evicted.popleft()
+            if gone in self._known:
+                self._known.discard(gone)
+                self.matcher.remove(gone)
+
+    # requests
+
+    def add(self, request: Request) -> None:
+        """A new request: read its wish and put `exact` ones into a page namespace without blended pages."""
+        try:
+            wish = read_wish(request.kv_transfer_params, request.cache_salt, self.settings)
+            fallback = ""
+        except BadRequest as error:
+            wish = read_wish(None, request.cache_salt, self.settings)
+            wish = Wish("exact", wish.salt, wish.policy, explicit=True)
+            fallback = f"bad parameters: {error}"
+        live = _Live(request, wish, fallback)
+        if wish.page_salt is not None:
+            request.cache_salt = wish.page_salt
+            request.block_hashes.clear()
+            request.update_block_hashes()
+        if wish.mode == "fast" and not fallback:
+            live.fallback = self._cannot_blend(request)
+        if wish.cuts:
+            live.to_store.extend(self._entries_to_make(request, wish))
+        self._live[request.request_id] = live
+
+    def _cannot_blend(self, request: Request) -> str:
+        if self.unsupported:
+            return self.unsupported
+        if request.prompt_token_ids is None or request.prompt_is_token_ids is not None:
+            return "prompt embeddings"
+        if request.mm_features:
+            return "multimodal input"
+        if request.lora_request is not None:
+            return "LoRA"
+        if request.pooling_params is not None:
+            return "pooling"
+        if request.resumable:
+            return "streaming input"
+        if request.skip_reading_prefix_cache:
+            return "prompt logprobs"
+        return ""
+
+    def _entries_to_make(self, request: Request, wish: Wish) -> list[EntryInfo]:
+        if self.unsupported or request.prompt_token_ids is None or wish.cuts[-1] > request.num_prompt_tokens:
+            return []
+        return entries_of_stream(self.model, wish.salt, as_tokens(request.prompt_token_ids), wish.cuts)
+
+    def match(self, request: Request, num_computed: int) -> int | None:
+        """Tokens behind `num_computed` that this request may skip; None: ask again at the next step."""
+        live = self._live.get(request.request_id)
+        if live is None:
+            return 0
+        live.candidate = None
+        live.prefix_hit = num_computed
+        if live.fallback or self.unsupported or (live.wish.mode == "exact" and not live.wish.cuts):
+            return 0
+        if self._hit_is_being_computed(live, num_computed):
+            return None
+        self._drop_evicted()
+        tokens = as_tokens(request.all_token_ids)
+        spans = self.matcher.match(tokens, salts=(live.wish.salt,), start=0 if live.wish.cuts else num_computed)
+        if live.wish.cuts:
+            plan = self._exact_plan(spans, len(tokens), num_computed)
+        else:
+            plan = make_plan(len(tokens), num_computed, spans, live.wish.policy)
+        if plan is None:
+            return 0
+        live.candidate = plan
+        return plan.stop - plan.start
+
+    def _exact_plan(self, spans: list[Span], num_tokens: int, num_computed: int) -> Plan | None:
+        """What a request that must stay exact may reuse: an unbroken run of exact spans from position 0."""
+        usable: list[Span] = []
+        reached = 0
+        for span in spans:
+            if not span.exact or span.start != reached:
+                break
+            usable.append(span)
+            reached = span.stop
+        return make_plan(num_tokens, num_computed, usable, _EXACT_REUSE)
+
+    def _hit_is_being_computed(self, live: _Live, num_computed: int) -> bool:
+        """Whether the prefix hit stands on pages that this very step computes.
+
+        vLLM registers pages in its prefix cache when it schedules them. Another request may hit them in the same
+        step, since one forward writes before it reads; our recompute runs before that forward and would read
+        pages that hold nothing yet.
+        """
+        if num_computed == 0:
+            return False
+        last = num_computed // self.page_size - 1
+        ours = live.request.block_hashes
+        if last >= len(ours):
+            return False
+        for other in self._live.values():
+            theirs = other.request
+            if (
+                theirs is not live.request
+                and theirs.status == RequestStatus.RUNNING
+                and theirs.num_computed_tokens < num_computed
+                and last < len(theirs.block_hashes)
+                and theirs.block_hashes[last] == ours[last]
+            ):
+                return True
+        return False
+
+    def admitted(self, request: Request, pages: tuple[int, ...], num_external: int) -> None:
+        """vLLM has allocated pages. `num_external` tokens of the candidate plan were accepted, or none."""
+        live = self._live.get(request.request_id)
+        if live is None:
+            return
+        live.admitted = True
+        live.plan, live.candidate = live.candidate, None
+        if not num_external:
+            live.plan = None
+            return
+        start = live.prefix_hit
+        if live.plan is None or live.plan.stop - live.plan.start != num_external:
+            # Whatever was claimed must be filled: without a plan for it, by computing all of it.
+            stop = start + num_external
+            live.plan = Plan(start, stop, (), np.arange(start, stop, dtype=np.int64))
+        self._loads.append(LoadOp(request.request_id, as_tokens(request.all_token_ids), pages, live.plan))
+
+    def step(self, output: SchedulerOutput) -> StepMetadata:
+        """Everything the worker half has to do for this step."""
+        metadata = StepMetadata(self._loads, [], self._finished)
+        self._loads, self._finished = [], []
+        for request_id, scheduled in output.num_scheduled_tokens.items():
+            live = self._live.get(request_id)
+            if live is None or not live.to_store:
+                continue
+            # The request's own count has not been advanced yet when the connector is asked.
+            computed = live.request.num_computed_tokens + scheduled
+            while live.to_store and live.to_store[0].position + live.to_store[0].num_tokens <= computed:
+                info = live.to_store.popleft()
+                if info.id not in self._known:
+                    metadata.stores.append(StoreOp(request_id, self._pages(request_id), info))
+        return metadata
+
+    def _pages(self, request_id: str) -> tuple[int, ...]:
+        assert self.cache_manager is not None
+        return tuple(self.cache_manager.get_block_ids(request_id)[0])
+
+    def pause(self, request: Request, reason: str) -> None:
+        """Stop blending: this request is prefilled, and so is every later one."""
+        self.unsupported = reason
+        live = self._live.get(request.request_id)
+        if live is not None:
+            live.candidate, live.fallback = None, reason
+
+    def report(self, report: WorkerReport) -> None:
+        """What the worker half did in a step."""
+        self.forget(report.lost)
+        for info in report.stored:
+            self.learn(info)
+        for request_id, holes in report.holes.items():
+            if request_id in self._live:
+                self._live[request_id].holes += holes
+        if report.broken:
+            self.unsupported = report.broken
+
+    def finish(self, request: Request) -> dict[str, Any] | None:
+        """A request is over. Returns its counters if it named agentcache in its parameters."""
+        live = self._live.pop(request.request_id, None)
+        if live is None:
+            return None
+        record = self._record(live)
+        if not live.wish.cuts:
+            self._finished.append(record)
+        if not live.wish.explicit:
+            return None
+        return {"agentcache": _public(record)}
+
+    def _record(self, live: _Live) -> RequestRecord:
+        prompt = live.request.num_prompt_tokens
+        prefix_hit = min(live.prefix_hit, prompt) if live.admitted else 0
+        reused = recomputed = 0
+        if live.plan is not None:
+            inside = _count_inside(live.plan, prompt)
+            recomputed = inside
+            reused = sum(max(0, min(span.stop, prompt) - span.start) for span in live.plan.spans) - recomputed
+            reused -= min(reused, live.holes)
+        return RequestRecord(
+            request_id=live.request.request_id,
+            mode=live.wish.mode,
+            prompt_tokens=prompt,
+            prefix_hit_tokens=prefix_hit,
+            reused_tokens=reused,
+            recomputed_tokens=recomputed,
+            computed_tokens=prompt - prefix_hit - reused - recomputed,
+            spans=len(live.plan.spans) if live.plan is not None else 0,
+            fallback=live.fallback,
+            finished_at=time.time(),
+        )
+
+
+def _count_inside(plan: Plan, prompt: int) -> int:
+    """Recomputed positions that lie inside a span and in the prompt."""
+    starts = np.array([span.start for span in plan.spans], dtype=np.int64)
+    stops = np.array([span.stop for span in plan.spans], dtype=np.int64)
+    if not len(starts):
+        return 0
+    which = np.searchsorted(starts, plan.recompute, side="right") - 1
+    inside = (which >= 0) & (plan.recompute < stops[which]) & (plan.recompute < prompt)
+    return int(inside.sum())
+
+
+def _public(record: RequestRecord) -> dict[str, Any]:
+    return {
+        "mode": record.mode,
+        "prompt_tokens": record.prompt_tokens,
+        "prefix_hit_tokens": record.prefix_hit_tokens,
+        "reused_tokens": record.reused_tokens,
+        "recomputed_tokens": record.recomputed_tokens,
+        "computed_tokens": record.computed_tokens,
+        "spans": record.spans,
+        "fallback": record.fallback,
+    }

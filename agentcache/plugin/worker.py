@@ -1,0 +1,171 @@
+"""The worker half: executes loads before a step's forward and stores after it. One a worker process and rank."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from agentcache.blend.executor import BlendExecutor
+from agentcache.blend.pages import PagedKV, UnsupportedPages
+from agentcache.blend.rope import KeyShift, UnsupportedPositions
+from agentcache.plugin.messages import LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
+from agentcache.store import EntryCorrupt, EntryMissing, EntryStore
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger("vllm.agentcache")
+_KEPT_RECORDS = 1000
+
+
+class WorkerHalf:
+    """Everything agentcache does with tensors.
+
+    store: None where blending is impossible from the start
+    unsupported: why blending is impossible, "" if it is possible; final after `attach`
+    """
+
+    def __init__(
+        self, model: str, store: EntryStore | None, num_pages: int, page_size: int, unsupported: str
+    ) -> None:
+        self.model = model
+        self.store = store
+        self.unsupported = unsupported or "the model runner is not known"
+        self.records: deque[RequestRecord] = deque(maxlen=_KEPT_RECORDS)
+        self.totals: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self._num_pages = num_pages
+        self._page_size = page_size
+        self._paged: PagedKV | None = None
+        self._executor: BlendExecutor | None = None
+        self._report = WorkerReport()
+        self._invalid_pages: set[int] = set()
+
+    def attach(self, runner: Any, layer_names: list[str]) -> None:
+        """Learn the engine's pages, positions and layers. Called once its KV cache exists, before any request."""
+        if self.store is None:
+            return
+        context = runner.vllm_config.compilation_config.static_forward_context
+        layers = {name: context[name] for name in layer_names}
+        try:
+            modules: dict[str, torch.nn.Module] = dict(runner.get_model().named_modules())
+            shift = KeyShift.of_layers(_rotary_of(modules, name) for name in layers)
+            self._paged = PagedKV(layers, self._num_pages, self._page_size)
+        except (UnsupportedPositions, UnsupportedPages) as error:
+            self._give_up(str(error))
+            return
+        self._executor = BlendExecutor(
+            runner,
+            self._paged,
+            shift,
+            self.store.read,
+            (EntryMissing, EntryCorrupt),
+            runner.vllm_config.scheduler_config.max_num_batched_tokens,
+        )
+        self.unsupported = ""
+
+    def load(self, metadata: StepMetadata) -> None:
+        """Execute the step's loads, in order."""
+        for record in metadata.finished:
+            self._account(record)
+        for op in metadata.loads:
+            self._load(op)
+
+    def _load(self, op: LoadOp) -> None:
+        try:
+            if self._executor is None:
+                raise RuntimeError(self.unsupported)
+            result = self._executor.execute(op.plan, op.tokens, op.pages)
+        except Exception as error:
+            # The pages hold nothing valid: vLLM is told to compute them itself, and blending pauses.
+            first = op.plan.start // self._page_size
+            last = -(-op.plan.stop // self._page_size)
+            self._invalid_pages.update(op.pages[first:last])
+            self._report.reasons["blend failed"] = self._report.reasons.get("blend failed", 0) + 1
+            self._give_up(f"blending paused: {type(error).__name__}: {error}")
+            logger.exception("agentcache: blending failed and is paused until restart; requests are prefilled")
+            return
+        for entry, reason in result.lost.items():
+            self._report.lost.append(entry)
+            name = {"EntryMissing": "entry missing", "EntryCorrupt": "entry corrupt"}[reason]
+            self._report.reasons[name] = self._report.reasons.get(name, 0) + 1
+        if result.holes:
+            self._report.holes[op.request_id] = result.holes
+
+    def save(self, metadata: StepMetadata) -> None:
+        """Execute the step's stores: read the pages now, write entries in the background."""
+        for op in metadata.stores:
+            try:
+                self._save(op)
+            except Exception as error:
+                self._report.reasons["store failed"] = self._report.reasons.get("store failed", 0) + 1
+                logger.warning("agentcache: an entry was not stored: %s: %s", type(error).__name__, error)
+
+    def _save(self, op: StoreOp) -> None:
+        if self._paged is None or self.store is None:
+            return
+        import torch
+
+        where = torch.arange(op.info.position, op.info.position + op.info.num_tokens)
+        self.store.put(op.info, self._paged.read(self._paged.slots(op.pages, where)))
+        self._report.stored.append(op.info)
+
+    def take_report(self) -> WorkerReport | None:
+        """What happened since the last call; None if nothing did."""
+        report, self._report = self._report, WorkerReport()
+        self.reasons.update(report.reasons)
+        return report or None
+
+    def take_invalid_pages(self) -> set[int]:
+        """Pages whose load failed since the last call."""
+        invalid, self._invalid_pages = self._invalid_pages, set()
+        return invalid
+
+    def missing(self, entry_ids: list[str]) -> list[str]:
+        """Those of `entry_ids` that the store cannot serve, in the same order."""
+        return self.store.missing(entry_ids) if self.store is not None else list(entry_ids)
+
+    def status(self) -> dict[str, Any]:
+        """Counters as JSON: totals of finished requests, the last ones, fallbacks by reason, bytes per tier."""
+        store = self.store.stats().to_dict() if self.store is not None else {}
+        return {
+            "fingerprint": self.model,
+            "blending": not self.unsupported,
+            "unsupported": self.unsupported,
+            "totals": {name: self.totals[name] for name in TOTALS},
+            "fallbacks": dict(self.reasons),
+            "tiers": store.get("tiers", {}),
+            "store": {name: value for name, value in store.items() if name != "tiers"},
+            "recent": [asdict(record) for record in list(self.records)[-32:]],
+        }
+
+    def _account(self, record: RequestRecord) -> None:
+        self.records.append(record)
+        self.totals["requests"] += 1
+        for name in TOTALS[1:]:
+            self.totals[name] += getattr(record, name)
+        if record.fallback:
+            self.reasons[record.fallback] += 1
+
+    def _give_up(self, reason: str) -> None:
+        self.unsupported = reason
+        self._executor = None
+        self._report.broken = reason
+
+
+TOTALS = (
+    "requests",
+    "prompt_tokens",
+    "prefix_hit_tokens",
+    "reused_tokens",
+    "recomputed_tokens",
+    "computed_tokens",
+)
+
+
+def _rotary_of(modules: dict[str, torch.nn.Module], layer_name: str) -> torch.nn.Module | None:
+    """The rotary module beside an attention layer: `model.layers.3.self_attn.attn` -> its parent's `rotary_emb`."""
+    parent = modules.get(layer_name.rpartition(".")[0])
+    return getattr(parent, "rotary_emb", None)

@@ -1,0 +1,164 @@
+"""`agentcache serve`: one supervisor for the engine, the index and the warm worker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentcache.context import Streams
+from agentcache.context.streams import max_position
+from agentcache.engine import Engine, EngineOptions
+from agentcache.engine_client import EngineClient
+from agentcache.errors import AgentCacheError, EngineError, UsageError
+from agentcache.indexer import ChangeRecord, Index, Watcher
+from agentcache.models import resolve
+from agentcache.settings import EngineSettings
+from agentcache.warm import WarmItem, WarmWorker, items_of_index
+from agentcache.warm.worker import Progress, warmth_report
+
+Say = Callable[[str], None]
+DEFAULT_PORT = 8100
+_DEFAULT_MAX_TOKENS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """roots: repositories to index and warm; model: registered name, folder or hub id; rest as in EngineOptions."""
+
+    model: str
+    roots: tuple[Path, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    kv_gib: int = 2
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    warm: bool = True
+    extra: tuple[str, ...] = ()
+
+
+class Server:
+    """An engine with its indexes and warm worker. Use as a context manager; leaving it ends all of them."""
+
+    def __init__(self, options: ServeOptions, say: Say, on_line: Callable[[str], None] | None = None) -> None:
+        if options.host not in ("127.0.0.1", "localhost", "::1") and "--api-key" not in options.extra:
+            raise UsageError(f"refusing to listen on {options.host} without a key; add `-- --api-key KEY`")
+        self.options = options
+        self._say = say
+        self.folder = resolve(options.model)
+        self.indexes = [open_index(root, say) for root in options.roots]
+        self.engine = Engine(
+            EngineOptions(
+                model=self.folder,
+                served_name=options.model,
+                host=options.host,
+                port=options.port,
+                kv_gib=options.kv_gib,
+                settings=options.settings,
+                extra=options.extra,
+            ),
+            on_line,
+        )
+        self.client: EngineClient = self.engine.client()
+        self._worker: WarmWorker | None = None
+        self._threads: list[threading.Thread] = []
+        self._watchers: list[Watcher] = []
+        self._closing = threading.Event()
+        self._changed: list[tuple[Index, str]] = []
+        self._wake = threading.Condition()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def wait_ready(self) -> None:
+        """Return when the engine answers. Raises EngineError."""
+        self.engine.wait_ready()
+
+    def streams(self) -> Streams:
+        """The served model's tokenizer, with the engine's limit on a prompt."""
+        return self.offline_streams(self._max_model_len())
+
+    def offline_streams(self, max_model_len: int) -> Streams:
+        """The same before the engine is up, for a known limit."""
+        return Streams(self.folder, min(max_position(self.folder) or max_model_len, max_model_len) - 1)
+
+    def warm(self, index: Index, items: Sequence[WarmItem], on_progress: Callable[[Progress], None]) -> Progress:
+        """Warm `items` now, in the calling thread. Raises EngineError."""
+        status = self.client.status()
+
+        def tell(progress: Progress) -> None:
+            self.client.report_warmth(warmth_report(progress, [str(root) for root in self.options.roots]))
+            on_progress(progress)
+
+        self._worker = WarmWorker(
+            self.client, index, self.streams(), self.options.model, status["fingerprint"], on_progress=tell
+        )
+        return self._worker.run(items)
+
+    def start_background(self) -> None:
+        """Warm everything that is indexed and keep watching it, in threads that end with the server."""
+        thread = threading.Thread(target=self._background, name="warm", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _background(self) -> None:
+        try:
+            for index in self.indexes:
+                watcher = Watcher(index, lambda changes, index=index: self._on_change(index, changes))  # type: ignore[misc]
+                watcher.start()
+                self._watchers.append(watcher)
+            for index in self.indexes:
+                progress = self.warm(index, items_of_index(index), lambda _: None)
+                self._say(f"warm: {progress.warm_blocks} of {progress.blocks} blocks, {progress.tokens_computed} tokens")
+            while not self._closing.is_set():
+                with self._wake:
+                    while not self._changed and not self._closing.is_set():
+                        self._wake.wait()
+                    changed, self._changed = dict.fromkeys(self._changed), []
+                for index, path in changed:
+                    self.warm(index, items_of_index(index, only={path}), lambda _: None)
+        except AgentCacheError as error:
+            if not self._closing.is_set():
+                self._say(f"warming stopped: {error}")
+
+    def _on_change(self, index: Index, changes: Sequence[ChangeRecord]) -> None:
+        with self._wake:
+            self._changed.extend((index, change.path) for change in changes)
+            self._wake.notify()
+
+    def wait_ended(self) -> None:
+        """Return never while the engine lives. Raises EngineError when it ends."""
+        while self.engine.alive():
+            self._closing.wait(0.5)
+        raise EngineError(f"the engine ended: {self.engine.why()}")
+
+    def stop(self) -> None:
+        """End warming, watching and the engine."""
+        self._closing.set()
+        with self._wake:
+            self._wake.notify_all()
+        if self._worker is not None:
+            self._worker.stop()
+        for watcher in self._watchers:
+            watcher.stop()
+        self.engine.stop()
+        for thread in self._threads:
+            thread.join(10.0)
+        self.client.close()
+        for index in self.indexes:
+            index.close()
+
+    def _max_model_len(self) -> int:
+        models = self.client.get("/v1/models")["data"]
+        return int(models[0].get("max_model_len") or _DEFAULT_MAX_TOKENS)
+
+
+def open_index(root: Path, say: Say) -> Index:
+    """Index a repository (incrementally) and say what was found."""
+    index = Index.open(root)
+    report = index.update()
+    say(f"index: {report.files} files, {report.blocks} blocks in {report.seconds:.1f} s ({root})")
+    return index

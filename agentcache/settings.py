@@ -1,0 +1,72 @@
+"""What the engine plug-in can be told: one frozen dataclass, passed as vLLM's `kv_connector_extra_config`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from agentcache import paths
+from agentcache.errors import UsageError
+
+Mode = Literal["fast", "exact"]
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Settings of one engine.
+
+    mode: what a request gets that does not ask: `fast` (blend) or `exact` (plain vLLM)
+    store_dir: root of the entry store
+    ram_bytes, disk_bytes: budgets of the store's tiers
+    strategy, boundary_tokens: which tokens of a reused span are recomputed (see agentcache.plan)
+    min_saved_tokens: below this many tokens saved a request is left to vLLM
+    """
+
+    mode: Mode = "fast"
+    store_dir: str = field(default_factory=lambda: str(paths.store_dir()))
+    ram_bytes: int = 2 * GIB
+    disk_bytes: int = 20 * GIB
+    strategy: str = "boundary"
+    boundary_tokens: int = 16
+    min_saved_tokens: int = 32
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("fast", "exact"):
+            raise UsageError(f"mode must be 'fast' or 'exact', not {self.mode!r}")
+        for name in ("ram_bytes", "disk_bytes", "boundary_tokens", "min_saved_tokens"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must not be negative")
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> EngineSettings:
+        """Settings from vLLM's extra config. Raises UsageError on a name that does not exist."""
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise UsageError(f"unknown agentcache setting {unknown[0]!r}; known: {', '.join(sorted(known))}")
+        return cls(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def store_path(self) -> Path:
+        return Path(self.store_dir)
+
+
+_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_bytes(text: str) -> int:
+    """`2GB`, `512MiB`, `1.5G` or a plain number, as bytes (powers of 1024). Raises UsageError."""
+    number = text.strip().upper().removesuffix("IB").removesuffix("B")
+    unit = number[-1:] if number[-1:].isalpha() else ""
+    try:
+        value = float(number.removesuffix(unit)) * _UNITS[unit]
+    except (KeyError, ValueError):
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{text!r} is not a size; write for example 2GB or 512MB")
+    return int(value)

@@ -1,0 +1,67 @@
+"""`agentcache serve`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+MODEL_HELP = "A registered name (smollm2-135m), a local folder, or a hub id."
+
+
+def register(app: typer.Typer) -> None:
+    app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": False})(serve)
+
+
+def serve(
+    context: typer.Context,
+    path: Annotated[Path | None, typer.Argument(help="Repository to index and keep warm.")] = None,
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "smollm2-135m",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port for every API.", min=0, max=65535)] = 8100,
+    mode: Annotated[str, typer.Option(help="What a request gets that does not ask: fast or exact.")] = "fast",
+    ram: Annotated[str, typer.Option(help="Budget of the RAM tier.")] = "2GB",
+    disk: Annotated[str, typer.Option(help="Budget of the disk tier.")] = "20GB",
+    kv_space: Annotated[int, typer.Option(help="vLLM's page pool on CPU, GiB.", min=1)] = 2,
+    boundary_tokens: Annotated[int, typer.Option(help="Tokens recomputed at each seam.", min=0)] = 16,
+    warm: Annotated[bool, typer.Option(help="Warm the repository in the background.")] = True,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show vLLM's own log.")] = False,
+) -> None:
+    """Start vLLM with agentcache, index PATH, and keep its caches warm. Arguments after `--` go to vLLM."""
+    from agentcache.engine import split_extra
+    from agentcache.serve import ServeOptions, Server
+    from agentcache.settings import EngineSettings, parse_bytes
+
+    settings = EngineSettings(
+        mode=mode,  # type: ignore[arg-type]
+        ram_bytes=parse_bytes(ram),
+        disk_bytes=parse_bytes(disk),
+        boundary_tokens=boundary_tokens,
+    )
+    options = ServeOptions(
+        model=model,
+        roots=(path,) if path is not None else (),
+        host=host,
+        port=port,
+        kv_gib=kv_space,
+        settings=settings,
+        warm=warm,
+        extra=split_extra(context.args),
+    )
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    with Server(options, typer.echo, typer.echo if verbose else None) as server:
+        typer.echo(f"engine: starting {model} on port {server.engine.port} (about half a minute)")
+        server.wait_ready()
+        status = server.client.status()
+        typer.echo(f"ready: OpenAI base URL {server.engine.url}/v1, Anthropic base URL {server.engine.url}")
+        if not status["blending"]:
+            typer.echo(f"note: requests are served without blending: {status['unsupported']}")
+        if warm:
+            server.start_background()
+        server.wait_ended()
+
+
+def _as_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
