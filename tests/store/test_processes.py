@@ -1,0 +1,157 @@
+"""Two processes on one root, killed processes, disks that cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcache.store import EntryCorrupt, EntryMissing, EntryStore
+
+from .conftest import LAYOUT, MODEL, OpenStore, bits, entry_files, make_entry
+
+HAMMER = str(Path(__file__).with_name("hammer.py"))
+EXPECTED = {info.id: bits(kv) for info, kv in map(make_entry, range(60))}
+
+
+def start(*arguments: object, **more: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, HAMMER, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **more)
+
+
+def result(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return json.loads(out)
+
+
+def all_served_are_right(store: EntryStore) -> int:
+    infos = list(store.infos())
+    for info in infos:
+        assert bits(store.read(info.id)) == EXPECTED[info.id]
+    return len(infos)
+
+
+def test_two_processes_write_and_read_one_root(root: Path) -> None:
+    first, second = start("once", root, 0, 40), start("once", root, 20, 60)
+    for outcome in (result(first), result(second)):
+        assert outcome["wrong"] == 0
+        assert outcome["read"] >= 40
+        assert outcome["errors"] == {}
+    with EntryStore.open(root, MODEL, LAYOUT, 1 << 22, 1 << 26) as store:
+        assert all_served_are_right(store) == 60
+        assert store.stats().tiers["disk"].bytes == sum(path.stat().st_size for path in entry_files(root))
+        assert store.stats().errors == {}
+
+
+def test_what_another_process_wrote_is_found(open_store: OpenStore, root: Path) -> None:
+    store = open_store()
+    info, kv = make_entry(1)
+    assert store.missing([info.id]) == [info.id]
+    result(start("once", root, 0, 3))
+    assert store.contains(info.id)
+    assert bits(store.read(info.id)) == bits(kv)
+    # and without its row, by path alone
+    other, kv = make_entry(5, salt="tenant")
+    writer = open_store()
+    writer.put(other, kv)
+    writer.flush(30)
+    store._disk._catalog.delete_ids(MODEL, [other.id])
+    assert bits(store.read(other.id)) == bits(kv)
+
+
+def test_kill_at_any_moment(root: Path) -> None:
+    chance = random.Random(4)
+    for _ in range(10):
+        writer = start("write", root, 0, 60)
+        assert writer.stdout is not None
+        assert writer.stdout.readline().startswith("round")
+        time.sleep(chance.random() * 0.3)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        with EntryStore.open(root, MODEL, LAYOUT, 1 << 22, 1 << 26) as store:
+            served = all_served_are_right(store)
+            stats = store.stats()
+            assert stats.errors == {}
+            assert stats.tiers["disk"].entries == served == len(entry_files(root))
+            assert stats.tiers["disk"].bytes == sum(path.stat().st_size for path in entry_files(root))
+        assert list((root / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("limit", [0, 5000, 300_000])
+def test_a_full_disk_costs_entries_only(root: Path, limit: int) -> None:
+    """A limit on file sizes gives the errors of a full disk, at whichever file passes it first."""
+    if limit == 5000:  # the catalog exists, and no more than it fits
+        EntryStore.open(root, MODEL, LAYOUT, 1 << 22, 1 << 23).close()
+    outcome = result(start("limited", root, limit))
+    assert outcome["wrong"] == 0
+    assert outcome["read"] == 20  # from RAM
+    assert outcome["pending"] == 0
+    if limit < 10_000:
+        assert sum(outcome["errors"].values()) >= 20
+    assert list((root / "tmp").iterdir()) == []
+    with EntryStore.open(root, MODEL, LAYOUT, 1 << 22, 1 << 23) as store:
+        served = all_served_are_right(store)
+        assert served == len(entry_files(root))
+        assert (served > 0) == (limit == 300_000)
+
+
+@pytest.fixture
+def readable_by_all() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    for found in [folder, *folder.rglob("*")]:
+        if found.is_dir():
+            found.chmod(0o700)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("catalog", ["there", "gone"])
+def test_a_read_only_root_is_read(readable_by_all: Path, catalog: str) -> None:
+    root = readable_by_all / "store"
+    with EntryStore.open(root, MODEL, LAYOUT, 1 << 22, 1 << 23) as store:
+        for seed in range(10):
+            store.put(*make_entry(seed))
+    if catalog == "gone":
+        (root / "catalog.db").unlink()
+    for found in [root, *root.rglob("*")]:
+        found.chmod(0o555 if found.is_dir() else 0o444)
+    before = sorted(os.walk(root))
+    outcome = result(start("nobody", root, 5, 15))
+    assert sorted(os.walk(root)) == before
+    assert outcome["read"] == 15  # ten from disk, five put into RAM
+    assert outcome["wrong"] == 0
+    assert outcome["errors"] == {"no_permission": 6}  # the catalog, and five puts
+
+
+def test_a_root_that_becomes_read_only(open_store: OpenStore, root: Path) -> None:
+    """A shard folder replaced by a file: what cannot be written there is counted, the rest goes on."""
+    store = open_store()
+    info, kv = make_entry(1)
+    shard = root / MODEL[:16] / "shared" / info.id[:2]
+    shard.parent.mkdir(parents=True)
+    shard.touch()
+    store.put(info, kv)
+    assert store.flush(30)
+    assert store.stats().errors == {"io_error": 1}
+    assert bits(store.read(info.id)) == bits(kv)
+    other, kv = next(entry for entry in map(make_entry, range(2, 60)) if entry[0].id[:2] != info.id[:2])
+    store.put(other, kv)
+    assert store.flush(30)
+    assert store.stats().tiers["disk"].entries == 1
+    store.close()
+    with pytest.raises((EntryMissing, EntryCorrupt)):
+        open_store().read(info.id)
