@@ -199,6 +199,16 @@ class Catalog:
                 "DELETE FROM entries WHERE model = ? AND id = ?", [(key, id) for id in ids]
             )
 
+    def forget(self, model: str) -> None:
+        """Forget a model's layout if it has no entry left and nothing is being written for it."""
+        with self.transaction():
+            key = self._key(model, self._writer)
+            used = self._writer.execute("SELECT bytes FROM usage WHERE model = ?", (key,)).fetchone()
+            if used is None or used[0] == 0:
+                self._writer.execute("DELETE FROM models WHERE id = ?", (key,))
+                self._writer.execute("DELETE FROM usage WHERE model = ?", (key,))
+                self._keys.pop(model, None)
+
     def touch(self, model: str, uses: dict[str, tuple[int, float]]) -> None:
         """Note how often and when last entries were read: id to (number of reads, time)."""
         with self.transaction():

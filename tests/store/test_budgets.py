@@ -33,12 +33,12 @@ def files_on_disk(root: Path) -> dict[tuple[str, int], int]:
 
 
 def bytes_on_disk(root: Path) -> int:
-    """Bytes of the entry files that were there at one moment, however busy the store is; 0 if none was found."""
+    """Bytes of the entry files that were there at one moment of a busy store; 0 if none was found."""
     first, second = files_on_disk(root), files_on_disk(root)
     return sum(first.values()) if first.keys() == second.keys() else 0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     ram_tokens=st.integers(0, 400),
     disk_files=st.floats(0, 6),
