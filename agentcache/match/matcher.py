@@ -1,18 +1,243 @@
-"""The matcher the engine uses. So far the reference; the fast one keeps this interface."""
+"""The matcher: which runs of a prompt's tokens equal runs of stored tokens."""
 
 from __future__ import annotations
 
-from agentcache.match.reference import ReferenceMatcher
+import secrets
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+from blake3 import blake3
+
+from agentcache.entry import _CONTEXT_DOMAIN, EntryInfo, Tokens, as_tokens, context_digest
+from agentcache.match import candidates, index, names, table, walk
+from agentcache.match.arena import Arena
+from agentcache.match.index import (
+    MAX_LOAD,
+    NUM_ENTRIES,
+    NUM_FINGERPRINTS,
+    NUM_ROWS,
+    NUM_SLOTS,
+    Int32s,
+    UInt64s,
+)
+from agentcache.match.rules import MIN_SPAN, TRIES
+from agentcache.plan.types import Span
+
+EMPTY_CONTEXT = context_digest(np.empty(0, np.int32))
+_NO_NAME = np.empty(0, np.uint64)
+_ID_BYTES = 64
+
+
+class Matcher:
+    """Stored token streams of one model, findable in prompts. Thread-safe.
+
+    Nothing is found by hash alone: every token of a span was compared. `reference.ReferenceMatcher` is the
+    same in plain words; what is found depends on entries present and the order they came in, never on the
+    hash, whose function is drawn at random so that nobody can craft collisions.
+    """
+
+    def __init__(self) -> None:
+        self._index = index.new_index(secrets.randbits(64))
+        self._arena = Arena()
+        self._salts: dict[str, int] = {}
+        self._salt_uses: list[int] = []
+        self._free_salts: list[int] = []
+        self._lock = threading.Lock()
+        self._num_compared = 0
+
+    def __len__(self) -> int:
+        """Entries present."""
+        return int(self._index.counts[NUM_ENTRIES])
+
+    @property
+    def num_fingerprints(self) -> int:
+        """Fingerprints of the entries present: one for every MIN_SPAN tokens begun, none for shorter ones."""
+        return int(self._index.counts[NUM_FINGERPRINTS])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, tokens included, spare capacity included."""
+        return sum(array.nbytes for array in self._index)
+
+    @property
+    def nbytes_tokens(self) -> int:
+        """Bytes of `nbytes` that hold the tokens themselves."""
+        return self._index.tokens.nbytes
+
+    @property
+    def num_compared(self) -> int:
+        """Tokens compared by the last `match`."""
+        return self._num_compared
+
+    def add(self, info: EntryInfo) -> None:
+        """Make an entry findable; nothing happens if one of that id is present.
+
+        Raises ValueError for an entry without tokens or an id of more than 64 bytes.
+        """
+        num_tokens = info.num_tokens
+        if not num_tokens:
+            raise ValueError("an entry holds at least one token")
+        name = _words(info.id)
+        parent = _words(info.parent) if info.parent else _NO_NAME
+        with self._lock:
+            row = names.find_row(self._index, name)
+            if row >= 0 and self._index.num[row] > 0:
+                return
+            num_units = -(-num_tokens // MIN_SPAN)
+            first = self._arena.take(num_units)
+            self._make_room(num_units)
+            self._index.tokens[MIN_SPAN * first : MIN_SPAN * first + num_tokens] = info.tokens
+            table.put_entry(
+                self._index,
+                name,
+                parent,
+                _identity(info.context),
+                first,
+                num_tokens,
+                info.position,
+                self._use_salt(info.salt),
+                info.context == EMPTY_CONTEXT,
+            )
+
+    def remove(self, entry_id: str) -> None:
+        """Forget an entry; nothing happens if it is absent. Its memory is used again."""
+        name = _words(entry_id)
+        with self._lock:
+            row = names.find_row(self._index, name)
+            if row < 0 or self._index.num[row] == 0:
+                return
+            first, num_tokens = int(self._index.first[row]), int(self._index.num[row])
+            salt = int(self._index.salt[row])
+            table.drop_entry(self._index, row)
+            self._arena.give(first, -(-num_tokens // MIN_SPAN))
+            self._drop_salt(salt)
+
+    def match(self, tokens: Tokens, *, salts: Sequence[str] = ("",), start: int = 0) -> list[Span]:
+        """Runs of `tokens` that equal runs of entries under one of `salts`, inside [start, len(tokens)).
+
+        Ascending, not overlapping, none across entries. A span has MIN_SPAN tokens at least unless it is a
+        whole entry next to its neighbour in the stream, or the rest of a span that `start` cuts (what is
+        before `start` counts as standing to the left). Of equals the entry of the first of `salts` is taken.
+        """
+        ids = np.array(tokens, np.int32)  # a copy: contiguous and writable, as the code was compiled for
+        with self._lock:
+            known = [self._salts[salt] for salt in dict.fromkeys(salts) if salt in self._salts]
+            found = self._walk(ids, known) if known else np.empty((0, 6), np.int32)
+            found = found[found[:, candidates.STOP] > start]
+            rows = found[:, candidates.ROW]
+            entries = self._index.name[rows].byteswap().view(f"S{_ID_BYTES}").ravel().tolist()
+            positions = self._index.position[rows]
+        firsts = np.maximum(found[:, candidates.START], start)
+        offsets = found[:, candidates.OFFSET] + firsts - found[:, candidates.START]
+        columns = zip(
+            firsts.tolist(),
+            (found[:, candidates.STOP] - firsts).tolist(),
+            entries,
+            offsets.tolist(),
+            (firsts - offsets - positions).tolist(),
+            (found[:, candidates.STANDS] == 1).tolist(),
+            (found[:, candidates.EXACT] == 1).tolist(),
+            strict=True,
+        )
+        return [Span(a, n, entry.decode(), o, shift, s, e) for a, n, entry, o, shift, s, e in columns]
+
+    def _walk(self, tokens: Tokens, salts: list[int]) -> Int32s:
+        """Spans found, int32 [n, 6], columns as in `candidates`."""
+        n, k = len(tokens), len(salts)
+        digests = np.empty((8, 2), np.uint64)
+        digests[0] = _identity(EMPTY_CONTEXT)
+        num_digests = 1
+        digest_at = np.full(n + 1, -1, np.int32)
+        digest_at[0] = 0
+        prompt = candidates.Prompt(
+            tokens=tokens,
+            salts=np.array(salts, np.int32),
+            spans=np.empty((n + 1, 6), np.int32),
+            state=np.zeros(4, np.int64),
+            digest_at=digest_at,
+            digests=digests,
+            hashes=np.empty((k, candidates.AHEAD), np.uint64),
+            fetched=np.empty((k, candidates.AHEAD), np.uint64),
+            hits=np.empty((2 * TRIES * k, 6), np.int32),
+        )
+        hasher, hashed = blake3(_CONTEXT_DOMAIN), 0
+        raw = tokens.astype("<i4").tobytes()
+        while walk.walk(self._index, prompt) == walk.NEEDS_DIGEST:
+            wanted = int(prompt.state[candidates.NEEDED])
+            if wanted < hashed:
+                hasher, hashed = blake3(_CONTEXT_DOMAIN), 0
+            hasher.update(raw[4 * hashed : 4 * wanted])
+            hashed = wanted
+            if num_digests == len(prompt.digests):
+                prompt = prompt._replace(digests=np.concatenate([prompt.digests, prompt.digests]))
+            prompt.digests[num_digests] = _identity(hasher.hexdigest())
+            digest_at[wanted] = num_digests
+            num_digests += 1
+        self._num_compared = int(prompt.state[candidates.COMPARED])
+        return prompt.spans[: int(prompt.state[candidates.COUNT])]
+
+    def _make_room(self, num_units: int) -> None:
+        """Capacity for `num_units` more fingerprints, the arena's units and two more rows."""
+        counts = self._index.counts
+        self._index = index.with_room(self._index, self._arena.top, int(counts[index.TOP]) + 2)
+        old = self._index
+        if int(counts[NUM_SLOTS]) + num_units > MAX_LOAD * len(old.slots):
+            size = _power_of_two((int(counts[NUM_SLOTS]) + num_units) / MAX_LOAD)
+            self._index = self._index._replace(slots=np.zeros(max(size, 2 * len(old.slots)), np.uint64))
+            table.put_all_slots(self._index, old.slots)
+        if int(counts[NUM_ROWS]) + 2 > MAX_LOAD * len(old.names):
+            self._index = self._index._replace(names=np.zeros(2 * len(old.names), np.int32))
+            names.put_all_names(self._index, old.names)
+
+    def _use_salt(self, salt: str) -> int:
+        number = self._salts.get(salt)
+        if number is None:
+            if self._free_salts:
+                number = self._free_salts.pop()
+            else:
+                number = len(self._salt_uses)
+                self._salt_uses.append(0)
+            self._salts[salt] = number
+        self._salt_uses[number] += 1
+        return number
+
+    def _drop_salt(self, number: int) -> None:
+        self._salt_uses[number] -= 1
+        if not self._salt_uses[number]:
+            # rare: the last entry of a tenant
+            del self._salts[next(salt for salt, known in self._salts.items() if known == number)]
+            self._free_salts.append(number)
 
 
 def warm_up() -> None:
     """Compile everything a match needs, so that no request waits for it."""
+    matcher = Matcher()
+    head, body = np.arange(40, dtype=np.int32), np.arange(1000, 1040, dtype=np.int32)
+    context = context_digest(head)
+    matcher.add(EntryInfo("head", "", EMPTY_CONTEXT, "", 0, head))
+    matcher.add(EntryInfo("body", "", context, "head", 40, body))
+    for number in range(2000):
+        matcher.add(EntryInfo(str(number), "", EMPTY_CONTEXT, "", 0, as_tokens([number] * MIN_SPAN)))
+    prompt = np.concatenate([head, body])
+    matcher.match(prompt)
+    matcher.remove("head")
+    matcher.match(prompt)
+    matcher.remove("body")
 
 
-class Matcher(ReferenceMatcher):
-    """Spans of stored tokens in prompts, for one model."""
+def _words(entry_id: str) -> UInt64s:
+    """An id as eight big-endian words, NUL-padded."""
+    raw = entry_id.encode()
+    if len(raw) > _ID_BYTES:
+        raise ValueError(f"an entry id has at most {_ID_BYTES} bytes")
+    return np.frombuffer(raw.ljust(_ID_BYTES, b"\0"), ">u8").astype(np.uint64)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return sum(info.tokens.nbytes for info in self._entries.values())
+
+def _identity(context: str) -> UInt64s:
+    """A context digest as two words."""
+    return np.frombuffer(blake3(context.encode()).digest(16), np.uint64).copy()
+
+
+def _power_of_two(at_least: float) -> int:
+    return 1 << max(10, int(np.ceil(np.log2(at_least))))

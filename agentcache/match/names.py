@@ -1,0 +1,124 @@
+"""Entry ids to rows: a hash table over the ids in the index. Machine code; see `Index` for the arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from agentcache.match.index import FREE, NUM_ROWS, TOP, Index, Int32s, UInt64s
+from agentcache.match.jit import compiled
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+
+
+@compiled
+def hash_name(name: UInt64s) -> int:
+    """Hash of an id's eight words, below 2**32."""
+    h = np.uint64(0)
+    for word in name:
+        h = (h ^ word) * _ODD
+        h ^= h >> _HALF
+    return int(h >> _HALF)
+
+
+@compiled
+def same_name(a: UInt64s, b: UInt64s) -> bool:
+    for i in range(8):  # noqa: SIM110 (a generator does not compile)
+        if a[i] != b[i]:
+            return False
+    return True
+
+
+@compiled
+def name_less(index: Index, a: int, b: int) -> bool:
+    """Row `a`'s id comes before row `b`'s."""
+    for i in range(8):
+        if index.name[a, i] != index.name[b, i]:
+            return bool(index.name[a, i] < index.name[b, i])
+    return False
+
+
+@compiled
+def find_row(index: Index, name: UInt64s) -> int:
+    """Row of an id, -1 if there is none."""
+    mask = len(index.names) - 1
+    place = hash_name(name) & mask
+    while index.names[place] != 0:
+        row = index.names[place] - 1
+        if same_name(index.name[row], name):
+            return int(row)
+        place = (place + 1) & mask
+    return -1
+
+
+@compiled
+def put_name(index: Index, row: int) -> None:
+    """Enter a row whose id is not in the table; there must be room."""
+    mask = len(index.names) - 1
+    place = hash_name(index.name[row]) & mask
+    while index.names[place] != 0:
+        place = (place + 1) & mask
+    index.names[place] = row + 1
+
+
+@compiled
+def drop_name(index: Index, row: int) -> None:
+    """Take a row out of the table; those behind it move up, so that no tombstone is left."""
+    mask = len(index.names) - 1
+    hole = hash_name(index.name[row]) & mask
+    while index.names[hole] != row + 1:
+        hole = (hole + 1) & mask
+    place = hole
+    while True:
+        place = (place + 1) & mask
+        if index.names[place] == 0:
+            break
+        home = hash_name(index.name[index.names[place] - 1]) & mask
+        if (place - home) & mask >= (place - hole) & mask:
+            index.names[hole] = index.names[place]
+            hole = place
+    index.names[hole] = 0
+
+
+@compiled
+def put_all_names(index: Index, old: Int32s) -> None:
+    """Fill an empty table with the rows of `old`."""
+    for row in old:
+        if row != 0:
+            put_name(index, row - 1)
+
+
+@compiled
+def intern(index: Index, name: UInt64s) -> int:
+    """Row of an id; a new one, of an absent entry, if there is none. There must be room for it."""
+    row = find_row(index, name)
+    if row >= 0:
+        return row
+    row = int(index.counts[FREE])
+    if row >= 0:
+        index.counts[FREE] = index.older[row]
+    else:
+        row = int(index.counts[TOP])
+        index.counts[TOP] += 1
+    index.counts[NUM_ROWS] += 1
+    index.name[row] = name
+    index.num[row] = 0
+    index.uses[row] = 0
+    index.parent[row] = -1
+    index.child[row] = -1
+    put_name(index, row)
+    return row
+
+
+@compiled
+def release(index: Index, row: int) -> None:
+    """Free a row if it is absent and nothing descends from it; then its parent's, and so on."""
+    while row >= 0 and index.num[row] == 0 and index.uses[row] == 0:
+        drop_name(index, row)
+        parent = index.parent[row]
+        index.older[row] = index.counts[FREE]
+        index.counts[FREE] = row
+        index.counts[NUM_ROWS] -= 1
+        if parent >= 0:
+            index.uses[parent] -= 1
+        row = parent

@@ -1,0 +1,33 @@
+"""Streams of entries for matcher tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from agentcache.entry import EntryInfo, Tokens, as_tokens, context_digest, entry_id
+
+
+def stream(blocks: Sequence[Sequence[int] | Tokens], salt: str = "") -> list[EntryInfo]:
+    """Entries of blocks computed one behind the other, as the blocks of a file are."""
+    entries = []
+    left, parent = as_tokens([]), ""
+    for block in blocks:
+        tokens = as_tokens(block)
+        context = context_digest(left)
+        name = entry_id("model", salt, context, tokens)
+        entries.append(EntryInfo(name, salt, context, parent, len(left), tokens))
+        left, parent = np.concatenate([left, tokens]), name
+    return entries
+
+
+def alone(block: Sequence[int] | Tokens, salt: str = "") -> EntryInfo:
+    """The entry of a block computed behind nothing."""
+    return stream([block], salt)[0]
+
+
+def join(*parts: Sequence[int] | Tokens | EntryInfo) -> Tokens:
+    """A prompt of entries' tokens and other tokens."""
+    arrays = [as_tokens(part.tokens if isinstance(part, EntryInfo) else part) for part in parts]
+    return np.concatenate(arrays) if arrays else as_tokens([])
