@@ -1,0 +1,148 @@
+"""git, asked carefully: a repository's own configuration may name commands, and none of them may run.
+
+GitPython finds the repository and runs git; every call carries `core.fsmonitor=false` and
+`core.hooksPath=/dev/null`, takes no locks, asks no questions and fetches nothing. Only listings are asked
+for: they read no object and so apply no filter.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+HARDENING = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.untrackedCache=false", "protocol.allow=never")
+
+_TIMEOUT_S = 120
+
+
+class GitRefused(Exception):
+    """git is missing, does not trust the folder, or failed; the message is its own last line."""
+
+
+@dataclass(frozen=True, slots=True)
+class GitListing:
+    """What git says lies below a folder; paths are relative to it, `os.fsdecode`d.
+
+    tracked, untracked: files that are not ignored; links are among them
+    ignored: files and folders (with a slash behind them) that are
+    submodules: folders that hold a checked-out submodule
+    nested: folders that are repositories of their own
+    """
+
+    tracked: list[str]
+    untracked: list[str]
+    ignored: list[str]
+    submodules: list[str]
+    nested: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """A folder in a git work tree. `git_dir` is this work tree's own (`.git/worktrees/x` in a linked one)."""
+
+    folder: Path
+    work_tree: Path
+    git_dir: Path
+    common_dir: Path
+
+    def list_files(self) -> GitListing:
+        """Everything below `folder`. GitRefused if git does not answer."""
+        tracked, submodules = [], []
+        for entry in self._split("ls-files", "-z", "-s"):
+            meta, _, path = entry.partition("\t")
+            if meta.startswith("160000"):
+                submodules.append(path)
+            elif not tracked or tracked[-1] != path:
+                # A file in conflict is listed once a stage.
+                tracked.append(path)
+        untracked, nested = [], []
+        for path in self._split("ls-files", "-z", "-o", "--exclude-standard"):
+            if path.endswith("/"):
+                nested.append(path[:-1])
+            else:
+                untracked.append(path)
+        ignored = self._split("ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory")
+        return GitListing(tracked, untracked, ignored, submodules, nested)
+
+    def worktrees(self) -> list[Path]:
+        """Every work tree of this repository, this one among them. GitRefused if git does not answer."""
+        lines = self._run("worktree", "list", "--porcelain", "-z").split("\0")
+        return [Path(line.removeprefix("worktree ")) for line in lines if line.startswith("worktree ")]
+
+    def head(self) -> str:
+        """What HEAD is now: its text and the commit it leads to; "" before the first commit.
+
+        Read from files, so that a watcher can ask every second.
+        """
+        text = _read(self.git_dir / "HEAD")
+        if not text.startswith("ref: "):
+            return text
+        name = text.removeprefix("ref: ")
+        commit = _read(self.git_dir / name) or _read(self.common_dir / name)
+        if not commit:
+            packed = _read(self.common_dir / "packed-refs").splitlines()
+            commit = next((line.split(" ")[0] for line in packed if line.endswith(f" {name}")), "")
+        return f"{text} {commit}"
+
+    def _split(self, *arguments: str) -> list[str]:
+        return [entry for entry in self._run(*arguments).split("\0") if entry]
+
+    def _run(self, *arguments: str) -> str:
+        from git import Git, GitCommandError, GitCommandNotFound
+
+        options = [word for setting in HARDENING for word in ("-c", setting)]
+        try:
+            output = Git(self.folder).execute(
+                ["git", *options, *arguments],
+                stdout_as_string=False,
+                strip_newline_in_stdout=False,
+                kill_after_timeout=_TIMEOUT_S,
+                env=self._environment(),
+            )
+        except (GitCommandError, GitCommandNotFound, OSError) as error:
+            stderr = str(getattr(error, "stderr", "") or error).strip().strip("'")
+            raise GitRefused(stderr.splitlines()[-1] if stderr else "git failed") from error
+        assert isinstance(output, bytes)
+        return os.fsdecode(output)
+
+    def _environment(self) -> dict[str, str]:
+        """Says which repository is meant, whatever the caller's environment or the configuration say."""
+        return {
+            "GIT_DIR": str(self.git_dir),
+            "GIT_COMMON_DIR": str(self.common_dir),
+            "GIT_WORK_TREE": str(self.work_tree),
+            "GIT_INDEX_FILE": str(self.git_dir / "index"),
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_ALLOW_PROTOCOL": "none",
+            "GIT_PAGER": "cat",
+            "LC_ALL": "C",
+        }
+
+
+def find_checkout(folder: Path) -> Checkout | None:
+    """The git work tree that `folder` is in; None if it is in none, or git is not installed."""
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    from git import InvalidGitRepositoryError, NoSuchPathError, Repo
+
+    try:
+        with Repo(folder, search_parent_directories=True) as repo:
+            work_tree, git_dir, common_dir = repo.working_tree_dir, repo.git_dir, repo.common_dir
+    except (InvalidGitRepositoryError, NoSuchPathError, OSError, ValueError):
+        return None
+    if work_tree is None:
+        return None
+    resolved, tree = folder.resolve(), Path(work_tree).resolve()
+    # A work tree that the configuration moved elsewhere says nothing about this folder.
+    if resolved != tree and tree not in resolved.parents:
+        return None
+    return Checkout(resolved, tree, Path(git_dir).resolve(), Path(common_dir).resolve())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""

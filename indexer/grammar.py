@@ -1,0 +1,53 @@
+"""Grammars and queries, loaded when a file first needs them; parsing under a time budget."""
+
+from __future__ import annotations
+
+import functools
+import time
+from importlib import import_module, resources
+from typing import TYPE_CHECKING
+
+from agentcache.indexer.languages import BY_NAME
+
+if TYPE_CHECKING:
+    from tree_sitter import Parser, Point, Query, Tree
+
+_SLICE = 1 << 16
+
+
+class OutOfTime(Exception):
+    """A parse or a query ran past its deadline."""
+
+
+@functools.cache
+def load(language: str) -> tuple[Parser, Query]:
+    """Parser and definition query of a language of `languages.GRAMMARS`.
+
+    ImportError if its wheel is missing or does not fit the installed tree-sitter.
+    """
+    from tree_sitter import Language, Parser, Query
+
+    row = BY_NAME[language]
+    try:
+        grammar = Language(getattr(import_module(row.module), row.function)())
+    except (ValueError, AttributeError) as error:
+        raise ImportError(f"{row.module}: {error}") from error
+    source = resources.files("agentcache.indexer").joinpath("queries", f"{row.query}.scm").read_text("utf-8")
+    return Parser(grammar), Query(grammar, source)
+
+
+def parse(parser: Parser, data: bytes, deadline: float) -> Tree:
+    """Syntax tree of `data`. OutOfTime if `time.monotonic()` passes `deadline` first."""
+
+    def read(offset: int, _point: Point) -> bytes:
+        return data[offset : offset + _SLICE]
+
+    def late(_offset: int, _has_error: bool) -> bool:
+        return time.monotonic() > deadline
+
+    try:
+        # tree-sitter reports progress only to readers that hand it slices.
+        return parser.parse(read, progress_callback=late)
+    except ValueError as error:
+        parser.reset()
+        raise OutOfTime from error

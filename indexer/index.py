@@ -1,0 +1,178 @@
+"""The index of one root: what the rest of agentcache uses."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from blake3 import blake3
+
+from agentcache import paths
+from agentcache.errors import IndexError_
+from agentcache.indexer import graph, reader
+from agentcache.indexer.checkout import Checkout, find_checkout
+from agentcache.indexer.database import Database, is_damage
+from agentcache.indexer.identity import content_id
+from agentcache.indexer.load import Loaded, load
+from agentcache.indexer.records import Block, FileRecord, IndexReport, Problem, Progress, Reference
+from agentcache.indexer.settings import IndexSettings
+from agentcache.indexer.update import Update
+
+T = TypeVar("T")
+
+
+def default_database(root: Path) -> Path:
+    """Where the index of `root` is kept: one file a resolved root."""
+    return paths.index_dir() / f"{blake3(bytes(root.resolve())).hexdigest()[:32]}.db"
+
+
+class Index:
+    """Files and blocks of one root. Any thread may use it; other processes may use the same file.
+
+    Reads see the last update and never wait for one. Every method raises IndexError_, with what to do next,
+    if the index cannot be used; a damaged file is built again and the call goes on.
+    """
+
+    def __init__(self, root: Path, database: Database, settings: IndexSettings) -> None:
+        self.root = root
+        self.settings = settings
+        self._database = database
+
+    @classmethod
+    def open(cls, root: Path, db_path: Path | None = None, settings: IndexSettings | None = None) -> Index:
+        """Open the index of the folder `root`, empty if there was none.
+
+        IndexError_ if `root` is no folder, or the database is a newer program's or cannot be opened.
+        """
+        resolved = root.expanduser().resolve()
+        if not resolved.is_dir():
+            what = "is not a folder" if resolved.exists() else "does not exist"
+            raise IndexError_(f"{root} {what}: give the path of a repository or folder")
+        database = Database(db_path or default_database(resolved))
+        return cls(resolved, database, settings or IndexSettings.from_environment())
+
+    @property
+    def db_path(self) -> Path:
+        return self._database.path
+
+    def checkout(self) -> Checkout | None:
+        """The git work tree that the root is in, if any."""
+        return find_checkout(self.root)
+
+    def update(
+        self,
+        progress: Callable[[Progress], None] | None = None,
+        *,
+        only: list[str] | None = None,
+        changes: bool = True,
+    ) -> IndexReport:
+        """Bring the index up to date with the disk and say what was done.
+
+        progress: called from this thread a few times a second
+        only: look at these paths alone, if they are files that are indexed; if not, at everything
+        changes: whether the report lists what became of each changed file's blocks
+        """
+
+        def run() -> IndexReport:
+            update = Update(
+                self.root,
+                self._database,
+                self.settings,
+                self.checkout() if only is None else None,
+                on_progress=progress,
+                want_changes=changes,
+            )
+            return update.run(only)
+
+        try:
+            return run()
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise IndexError_(f"cannot write the index {self.db_path} ({error}): check rights and space") from error
+            self._database.rebuild()
+            return run()
+
+    def files(self) -> list[FileRecord]:
+        """Indexed files, by path."""
+        return self._read(reader.files)
+
+    def file(self, path: str) -> FileRecord | None:
+        """One indexed file; None if it is not indexed."""
+        return self._read(lambda connection: reader.file_record(connection, path))
+
+    def blocks(self, path: str) -> list[Block]:
+        """Blocks of a file in file order; they tile it. IndexError_ if the file is not indexed."""
+
+        def query(connection: sqlite3.Connection) -> list[Block] | None:
+            row = reader.file_row(connection, path)
+            if row is None or row.content is None:
+                return None
+            return reader.content_blocks(connection, row.content, path)
+
+        blocks = self._read(query)
+        if blocks is None:
+            raise IndexError_(f"{path} is not in the index of {self.root}: see `agentcache status` for what is left out")
+        return blocks
+
+    def read(self, path: str) -> bytes:
+        """The bytes that `blocks(path)` tile. IndexError_ if the file is not indexed or has changed since."""
+        record = self.file(path)
+        if record is None:
+            raise IndexError_(f"{path} is not in the index of {self.root}: see `agentcache status` for what is left out")
+        found = load(str(self.root), path, max(record.size, self.settings.max_file_bytes))
+        if not isinstance(found, Loaded) or content_id(found.data) != record.content_id:
+            raise IndexError_(f"{path} has changed since it was indexed: run `agentcache index` and try again")
+        return found.data
+
+    def find(self, name: str) -> list[Block]:
+        """Blocks in which `name` is defined ("method", "Class.method"), by path; [] if nowhere."""
+        return self._read(lambda connection: reader.find(connection, name))
+
+    def refs(self, name: str) -> list[Reference]:
+        """Lines that mention `name`, by path and line; definitions are no mentions."""
+        return self._read(lambda connection: reader.references(connection, name))
+
+    def similar_names(self, text: str, limit: int = 10) -> list[str]:
+        """Defined names that contain `text` in any case, shortest first; [] below three letters."""
+        return self._read(lambda connection: reader.similar_names(connection, text, limit))
+
+    def importance(self) -> dict[str, float]:
+        """How much the rest of the repository leans on each file, most first; the values add up to 1."""
+        return self._read(graph.importance)
+
+    def left_out(self) -> list[tuple[str, str]]:
+        """(path, reason) of what is not indexed; a folder ends with a slash and counts once."""
+        return self._read(lambda connection: list(reader.left_out(connection)))
+
+    def problems(self) -> list[Problem]:
+        """Files in trouble, one line each."""
+        return self._read(reader.problems)
+
+    def totals(self) -> tuple[int, int, int, dict[str, int]]:
+        """Files, blocks, bytes, and files by language."""
+        return self._read(reader.totals)
+
+    def close(self) -> None:
+        """Close the database. Twice is fine."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return query(self._database.connection)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise IndexError_(f"cannot read the index {self.db_path} ({error}): check rights and space") from error
+            self._database.rebuild()
+            self.update(changes=False)
+            return query(self._database.connection)

@@ -1,0 +1,38 @@
+"""What a user may set about an index."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from agentcache.errors import UsageError
+
+MAX_FILE_BYTES = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSettings:
+    """`max_file_bytes`: larger files are left out. `workers`: parser processes; 0 is one a usable CPU, at most 8."""
+
+    max_file_bytes: int = MAX_FILE_BYTES
+    workers: int = 0
+
+    @classmethod
+    def from_environment(cls) -> IndexSettings:
+        """Settings from `AGENTCACHE_MAX_FILE_BYTES` and `AGENTCACHE_INDEX_WORKERS`. UsageError if no number."""
+        return cls(
+            _number("AGENTCACHE_MAX_FILE_BYTES", MAX_FILE_BYTES), _number("AGENTCACHE_INDEX_WORKERS", 0)
+        )
+
+    @property
+    def num_workers(self) -> int:
+        return self.workers or min(8, len(os.sched_getaffinity(0)))
+
+
+def _number(variable: str, default: int) -> int:
+    text = os.environ.get(variable, "")
+    if not text:
+        return default
+    if not text.isdigit():
+        raise UsageError(f"{variable} must be a whole number, not {text!r}: correct it or unset it")
+    return int(text)

@@ -1,0 +1,82 @@
+"""Cuts where nothing in the source says where to cut: very long functions, and text without sections.
+
+The place of a cut is chosen by the content of the lines around it, not by counting from the top: an edit
+moves the cuts next to it and leaves the others, and the blocks between them, as they were.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Sizes of windows. A single line longer than `max_bytes` is a window of its own: cuts are at line starts."""
+
+    min_lines: int
+    max_lines: int
+    max_bytes: int
+
+
+BLOCK_BOUNDS = Bounds(min_lines=200, max_lines=1000, max_bytes=64 * 1024)
+"""No block is larger than this."""
+
+TEXT_BOUNDS = Bounds(min_lines=40, max_lines=200, max_bytes=16 * 1024)
+"""Windows of text that has no structure of its own."""
+
+
+def fits(starts: Sequence[int], size: int, first: int, end: int, bounds: Bounds) -> bool:
+    """Whether rows [first, end) of a file of `size` bytes, whose rows start at `starts`, are one window."""
+    return end - first <= bounds.max_lines and _offset(starts, size, end) - starts[first] <= bounds.max_bytes
+
+
+def cut(
+    data: bytes,
+    starts: Sequence[int],
+    first: int,
+    end: int,
+    levels: Iterable[Sequence[int]],
+    bounds: Bounds,
+) -> list[int]:
+    """Rows in (first, end), ascending, at which to cut rows [first, end) so that each part is within `bounds`.
+
+    `levels` are ascending rows that are good to cut at, best level first; behind them come rows below a blank
+    one, then any row.
+    """
+    if fits(starts, len(data), first, end, bounds):
+        return []
+    everywhere = range(first + 1, end)
+    below_blank = [row for row in everywhere if not data[starts[row - 1] : starts[row]].strip()]
+    candidates = [*levels, below_blank, everywhere]
+    cuts = []
+    at = first
+    while not fits(starts, len(data), at, end, bounds):
+        at = _next_cut(data, starts, at, end, candidates, bounds)
+        cuts.append(at)
+    return cuts
+
+
+def _next_cut(
+    data: bytes,
+    starts: Sequence[int],
+    at: int,
+    end: int,
+    candidates: Sequence[Sequence[int]],
+    bounds: Bounds,
+) -> int:
+    by_bytes = bisect_right(starts, starts[at] + bounds.max_bytes, lo=at, hi=end) - 1
+    limit = max(at + 1, min(by_bytes, at + bounds.max_lines))
+    # Lines may be so long that few fit: then a window has few lines, too.
+    least = at + max(1, min(bounds.min_lines, (limit - at) // 4))
+    for rows in candidates:
+        window = rows[bisect_left(rows, least) : bisect_right(rows, limit)]
+        if window:
+            return min(window, key=lambda row: (crc32(data[starts[row] : _offset(starts, len(data), row + 1)]), row))
+    return limit
+
+
+def _offset(starts: Sequence[int], size: int, row: int) -> int:
+    return starts[row] if row < len(starts) else size
