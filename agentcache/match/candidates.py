@@ -6,11 +6,26 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from agentcache.match.index import Index, Int32s, Int64s, UInt64s
+from agentcache.match.index import (
+    AFTER,
+    BEFORE,
+    CONTEXT,
+    FIRST,
+    NUM,
+    OWNER,
+    PARENT,
+    POSITION,
+    Index,
+    Int32s,
+    Int64s,
+    UInt64s,
+)
 from agentcache.match.jit import compiled
 from agentcache.match.names import name_less
 from agentcache.match.rules import MAX_ANCESTORS, MAX_HOLE, MIN_SPAN, RECENT_SPANS, TRIES
 from agentcache.match.table import find_slot, finish, front_unit, rolling
+
+_HALF = np.uint64(32)
 
 START, STOP, ROW, OFFSET, STANDS, EXACT = range(6)
 """Columns of `Prompt.spans`."""
@@ -31,7 +46,7 @@ class Prompt(NamedTuple):
     spans   [n + 1, 6]: those found so far
     state   [4]
     digest_at  [n + 1]: index into `digests` of what stands before that position, -1 if not computed yet
-    digests [m, 2]: the first is that of the empty context
+    digests [m, 4]: the first is that of the empty context
     hashes, fetched  [k, AHEAD]: scratch
     hits    [2 * TRIES * k, 6]: scratch: candidates at one position, columns like `spans` but the last, which
         is the rank of their salt
@@ -42,7 +57,7 @@ class Prompt(NamedTuple):
     spans: Int32s
     state: Int64s
     digest_at: Int32s
-    digests: UInt64s
+    digests: Int32s
     hashes: UInt64s
     fetched: UInt64s
     hits: Int32s
@@ -51,8 +66,8 @@ class Prompt(NamedTuple):
 @compiled
 def ahead(index: Index, prompt: Prompt, row: int, offset: int, start: int) -> int:
     """How many tokens of the entry from `offset` on equal the prompt's from `start` on."""
-    limit = min(index.num[row] - offset, len(prompt.tokens) - start)
-    base = MIN_SPAN * index.first[row] + offset
+    limit = min(index.rows[row, NUM] - offset, len(prompt.tokens) - start)
+    base = MIN_SPAN * index.rows[row, FIRST] + offset
     length = 0
     while length < limit and index.tokens[base + length] == prompt.tokens[start + length]:
         length += 1
@@ -64,7 +79,7 @@ def ahead(index: Index, prompt: Prompt, row: int, offset: int, start: int) -> in
 def behind(index: Index, prompt: Prompt, row: int, offset: int, stop: int, floor: int) -> int:
     """How many tokens of the entry before `offset` equal the prompt's before `stop`, down to `floor`."""
     limit = min(offset, stop - floor)
-    base = MIN_SPAN * index.first[row] + offset - 1
+    base = MIN_SPAN * index.rows[row, FIRST] + offset - 1
     length = 0
     while length < limit and index.tokens[base - length] == prompt.tokens[stop - 1 - length]:
         length += 1
@@ -84,7 +99,7 @@ def rank_of(prompt: Prompt, salt: int) -> int:
 @compiled
 def whole_context(index: Index, prompt: Prompt, row: int, begin: int) -> int:
     """1 if all before `begin` is what the entry was computed behind, 0 if not; -1: a digest is wanted."""
-    if index.position[row] != begin:
+    if index.rows[row, POSITION] != begin:
         return 0
     known = prompt.digest_at[begin]
     if known < 0:
@@ -96,15 +111,17 @@ def whole_context(index: Index, prompt: Prompt, row: int, begin: int) -> int:
 @compiled
 def same_context(index: Index, prompt: Prompt, row: int, known: int) -> bool:
     """The entry was computed behind what the digest of that number stands for."""
-    mine, digest = index.context[row], prompt.digests[known]
-    return bool(mine[0] == digest[0] and mine[1] == digest[1])
+    for i in range(4):  # noqa: SIM110 (a generator does not compile)
+        if index.rows[row, CONTEXT + i] != prompt.digests[known, i]:
+            return False
+    return True
 
 
 @compiled
 def at_end(index: Index, prompt: Prompt, span: int) -> bool:
     """The span reaches its entry's end."""
     row, offset = prompt.spans[span, ROW], prompt.spans[span, OFFSET]
-    return bool(offset + prompt.spans[span, STOP] - prompt.spans[span, START] == index.num[row])
+    return bool(offset + prompt.spans[span, STOP] - prompt.spans[span, START] == index.rows[row, NUM])
 
 
 @compiled
@@ -112,7 +129,7 @@ def after_parent(index: Index, prompt: Prompt, count: int, row: int, start: int)
     """The last of `count` spans ends at `start`, and is the end of what the entry was computed behind."""
     if count == 0 or prompt.spans[count - 1, STOP] != start:
         return False
-    return bool(index.parent[row] == prompt.spans[count - 1, ROW]) and at_end(index, prompt, count - 1)
+    return bool(index.rows[row, PARENT] == prompt.spans[count - 1, ROW]) and at_end(index, prompt, count - 1)
 
 
 @compiled
@@ -125,13 +142,13 @@ def continues(index: Index, prompt: Prompt, row: int, start: int, offset: int) -
         length = prompt.spans[span, STOP] - prompt.spans[span, START]
         if prompt.spans[span, ROW] == row and prompt.spans[span, OFFSET] + length <= offset:
             return True
-        ancestor = index.parent[row]
+        ancestor = index.rows[row, PARENT]
         for _ in range(MAX_ANCESTORS):
             if ancestor < 0:
                 break
             if ancestor == prompt.spans[span, ROW]:
                 return True
-            ancestor = index.parent[ancestor]
+            ancestor = index.rows[ancestor, PARENT]
     return False
 
 
@@ -142,25 +159,32 @@ def next_hit(index: Index, prompt: Prompt, here: int) -> int:
     last = len(tokens) - MIN_SPAN
     if here > last:
         return -1
-    mask = len(index.slots) - 1
-    h = rolling(tokens, here, index.powers[0])
+    # passing the index costs a thousand bytes: here, where it counts, it is taken apart
+    slots, hashes, fetched, salts = index.slots, prompt.hashes, prompt.fetched, prompt.salts
+    mask = len(slots) - 1
+    power, power_16 = index.powers[0], index.powers[1]
+    h = rolling(tokens, here, power)
     width = 32  # small behind a span, where the next one is likely near
     while here <= last:
         count = min(width, last - here + 1)
         for i in range(count):
-            for k in range(len(prompt.salts)):
-                finished = finish(h, prompt.salts[k])
-                prompt.hashes[k, i] = finished
-                prompt.fetched[k, i] = index.slots[np.int64(finished) & mask]
+            for k in range(len(salts)):
+                finished = finish(h, salts[k])
+                hashes[k, i] = finished
+                fetched[k, i] = slots[np.int64(finished) & mask]
             if here + i < last:
-                h = h * index.powers[0] + np.uint64(tokens[here + i + MIN_SPAN])
-                h -= np.uint64(tokens[here + i]) * index.powers[1]
+                h = h * power + np.uint64(tokens[here + i + MIN_SPAN])
+                h -= np.uint64(tokens[here + i]) * power_16
         for i in range(count):
-            for k in range(len(prompt.salts)):
-                if prompt.fetched[k, i] != 0:
-                    slot = find_slot(index, prompt.hashes[k, i], prompt.salts[k], tokens, here + i)
-                    if slot >= 0:
-                        return here + i
+            for k in range(len(salts)):
+                value, slot = fetched[k, i], np.int64(hashes[k, i])
+                while value != 0:
+                    if value >> _HALF == hashes[k, i]:
+                        if find_slot(index, hashes[k, i], salts[k], tokens, here + i) >= 0:
+                            return here + i
+                        break
+                    slot += 1
+                    value = slots[slot & mask]
         here += count
         width = min(2 * width, AHEAD)
     return -1
@@ -180,26 +204,26 @@ def gather(index: Index, prompt: Prompt, here: int, floor: int) -> int:
         if slot < 0:
             continue
         front = front_unit(index, slot)
-        size, unit = 1, index.after[front]
+        size, unit = 1, index.units[front, AFTER]
         while unit != front and size <= 2 * TRIES:
-            size, unit = size + 1, index.after[unit]
+            size, unit = size + 1, index.units[unit, AFTER]
         unit = front
         for tried in range(min(size, 2 * TRIES)):
             if tried == TRIES and size > 2 * TRIES:  # too many: the rest from the back
                 for _ in range(TRIES):
-                    front = index.before[front]
+                    front = index.units[front, BEFORE]
                 unit = front
             num = _add_hit(index, prompt, num, unit, here, floor, rank)
             if num < 0:
                 return -1
-            unit = index.after[unit]
+            unit = index.units[unit, AFTER]
     return num
 
 
 @compiled
 def _add_hit(index: Index, prompt: Prompt, num: int, unit: int, here: int, floor: int, rank: int) -> int:
-    row = index.owner[unit]
-    offset = min(MIN_SPAN * (unit - index.first[row]), index.num[row] - MIN_SPAN)
+    row = index.units[unit, OWNER]
+    offset = min(MIN_SPAN * (unit - index.rows[row, FIRST]), index.rows[row, NUM] - MIN_SPAN)
     back = behind(index, prompt, row, offset, here, floor)
     start, stands = here - back, 0
     if back == offset:

@@ -13,11 +13,15 @@ from agentcache.entry import _CONTEXT_DOMAIN, EntryInfo, Tokens, as_tokens, cont
 from agentcache.match import candidates, index, names, table, walk
 from agentcache.match.arena import Arena
 from agentcache.match.index import (
+    FIRST,
     MAX_LOAD,
+    NUM,
     NUM_ENTRIES,
     NUM_FINGERPRINTS,
     NUM_ROWS,
     NUM_SLOTS,
+    POSITION,
+    SALT,
     Int32s,
     UInt64s,
 )
@@ -82,7 +86,7 @@ class Matcher:
         parent = _words(info.parent) if info.parent else _NO_NAME
         with self._lock:
             row = names.find_row(self._index, name)
-            if row >= 0 and self._index.num[row] > 0:
+            if row >= 0 and self._index.rows[row, NUM] > 0:
                 return
             num_units = -(-num_tokens // MIN_SPAN)
             first = self._arena.take(num_units)
@@ -105,10 +109,10 @@ class Matcher:
         name = _words(entry_id)
         with self._lock:
             row = names.find_row(self._index, name)
-            if row < 0 or self._index.num[row] == 0:
+            if row < 0 or self._index.rows[row, NUM] == 0:
                 return
-            first, num_tokens = int(self._index.first[row]), int(self._index.num[row])
-            salt = int(self._index.salt[row])
+            first, num_tokens = int(self._index.rows[row, FIRST]), int(self._index.rows[row, NUM])
+            salt = int(self._index.rows[row, SALT])
             table.drop_entry(self._index, row)
             self._arena.give(first, -(-num_tokens // MIN_SPAN))
             self._drop_salt(salt)
@@ -126,8 +130,8 @@ class Matcher:
             found = self._walk(ids, known) if known else np.empty((0, 6), np.int32)
             found = found[found[:, candidates.STOP] > start]
             rows = found[:, candidates.ROW]
-            entries = self._index.name[rows].byteswap().view(f"S{_ID_BYTES}").ravel().tolist()
-            positions = self._index.position[rows]
+            entries = self._index.names[rows].byteswap().view(f"S{_ID_BYTES}").ravel().tolist()
+            positions = self._index.rows[rows, POSITION]
         firsts = np.maximum(found[:, candidates.START], start)
         offsets = found[:, candidates.OFFSET] + firsts - found[:, candidates.START]
         columns = zip(
@@ -145,7 +149,7 @@ class Matcher:
     def _walk(self, tokens: Tokens, salts: list[int]) -> Int32s:
         """Spans found, int32 [n, 6], columns as in `candidates`."""
         n, k = len(tokens), len(salts)
-        digests = np.empty((8, 2), np.uint64)
+        digests = np.empty((8, 4), np.int32)
         digests[0] = _identity(EMPTY_CONTEXT)
         num_digests = 1
         digest_at = np.full(n + 1, -1, np.int32)
@@ -186,9 +190,9 @@ class Matcher:
             size = _power_of_two((int(counts[NUM_SLOTS]) + num_units) / MAX_LOAD)
             self._index = self._index._replace(slots=np.zeros(max(size, 2 * len(old.slots)), np.uint64))
             table.put_all_slots(self._index, old.slots)
-        if int(counts[NUM_ROWS]) + 2 > MAX_LOAD * len(old.names):
-            self._index = self._index._replace(names=np.zeros(2 * len(old.names), np.int32))
-            names.put_all_names(self._index, old.names)
+        if int(counts[NUM_ROWS]) + 2 > MAX_LOAD * len(old.places):
+            self._index = self._index._replace(places=np.zeros(2 * len(old.places), np.int32))
+            names.put_all_names(self._index, old.places)
 
     def _use_salt(self, salt: str) -> int:
         number = self._salts.get(salt)
@@ -234,9 +238,9 @@ def _words(entry_id: str) -> UInt64s:
     return np.frombuffer(raw.ljust(_ID_BYTES, b"\0"), ">u8").astype(np.uint64)
 
 
-def _identity(context: str) -> UInt64s:
-    """A context digest as two words."""
-    return np.frombuffer(blake3(context.encode()).digest(16), np.uint64).copy()
+def _identity(context: str) -> Int32s:
+    """A context digest as four words."""
+    return np.frombuffer(blake3(context.encode()).digest(16), np.int32).copy()
 
 
 def _power_of_two(at_least: float) -> int:

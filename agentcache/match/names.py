@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from agentcache.match.index import FREE, NUM_ROWS, TOP, Index, Int32s, UInt64s
+from agentcache.match.index import (
+    CHILD,
+    FREE,
+    NUM,
+    NUM_ROWS,
+    OLDER,
+    PARENT,
+    TOP,
+    USES,
+    Index,
+    Int32s,
+    UInt64s,
+)
 from agentcache.match.jit import compiled
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -33,19 +45,19 @@ def same_name(a: UInt64s, b: UInt64s) -> bool:
 def name_less(index: Index, a: int, b: int) -> bool:
     """Row `a`'s id comes before row `b`'s."""
     for i in range(8):
-        if index.name[a, i] != index.name[b, i]:
-            return bool(index.name[a, i] < index.name[b, i])
+        if index.names[a, i] != index.names[b, i]:
+            return bool(index.names[a, i] < index.names[b, i])
     return False
 
 
 @compiled
 def find_row(index: Index, name: UInt64s) -> int:
     """Row of an id, -1 if there is none."""
-    mask = len(index.names) - 1
+    mask = len(index.places) - 1
     place = hash_name(name) & mask
-    while index.names[place] != 0:
-        row = index.names[place] - 1
-        if same_name(index.name[row], name):
+    while index.places[place] != 0:
+        row = index.places[place] - 1
+        if same_name(index.names[row], name):
             return int(row)
         place = (place + 1) & mask
     return -1
@@ -54,30 +66,30 @@ def find_row(index: Index, name: UInt64s) -> int:
 @compiled
 def put_name(index: Index, row: int) -> None:
     """Enter a row whose id is not in the table; there must be room."""
-    mask = len(index.names) - 1
-    place = hash_name(index.name[row]) & mask
-    while index.names[place] != 0:
+    mask = len(index.places) - 1
+    place = hash_name(index.names[row]) & mask
+    while index.places[place] != 0:
         place = (place + 1) & mask
-    index.names[place] = row + 1
+    index.places[place] = row + 1
 
 
 @compiled
 def drop_name(index: Index, row: int) -> None:
     """Take a row out of the table; those behind it move up, so that no tombstone is left."""
-    mask = len(index.names) - 1
-    hole = hash_name(index.name[row]) & mask
-    while index.names[hole] != row + 1:
+    mask = len(index.places) - 1
+    hole = hash_name(index.names[row]) & mask
+    while index.places[hole] != row + 1:
         hole = (hole + 1) & mask
     place = hole
     while True:
         place = (place + 1) & mask
-        if index.names[place] == 0:
+        if index.places[place] == 0:
             break
-        home = hash_name(index.name[index.names[place] - 1]) & mask
+        home = hash_name(index.names[index.places[place] - 1]) & mask
         if (place - home) & mask >= (place - hole) & mask:
-            index.names[hole] = index.names[place]
+            index.places[hole] = index.places[place]
             hole = place
-    index.names[hole] = 0
+    index.places[hole] = 0
 
 
 @compiled
@@ -96,16 +108,16 @@ def intern(index: Index, name: UInt64s) -> int:
         return row
     row = int(index.counts[FREE])
     if row >= 0:
-        index.counts[FREE] = index.older[row]
+        index.counts[FREE] = index.rows[row, OLDER]
     else:
         row = int(index.counts[TOP])
         index.counts[TOP] += 1
     index.counts[NUM_ROWS] += 1
-    index.name[row] = name
-    index.num[row] = 0
-    index.uses[row] = 0
-    index.parent[row] = -1
-    index.child[row] = -1
+    index.names[row] = name
+    index.rows[row, NUM] = 0
+    index.rows[row, USES] = 0
+    index.rows[row, PARENT] = -1
+    index.rows[row, CHILD] = -1
     put_name(index, row)
     return row
 
@@ -113,12 +125,12 @@ def intern(index: Index, name: UInt64s) -> int:
 @compiled
 def release(index: Index, row: int) -> None:
     """Free a row if it is absent and nothing descends from it; then its parent's, and so on."""
-    while row >= 0 and index.num[row] == 0 and index.uses[row] == 0:
+    while row >= 0 and index.rows[row, NUM] == 0 and index.rows[row, USES] == 0:
         drop_name(index, row)
-        parent = index.parent[row]
-        index.older[row] = index.counts[FREE]
+        parent = index.rows[row, PARENT]
+        index.rows[row, OLDER] = index.counts[FREE]
         index.counts[FREE] = row
         index.counts[NUM_ROWS] -= 1
         if parent >= 0:
-            index.uses[parent] -= 1
+            index.rows[parent, USES] -= 1
         row = parent

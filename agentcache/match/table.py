@@ -9,9 +9,22 @@ from __future__ import annotations
 import numpy as np
 
 from agentcache.match.index import (
+    AFTER,
+    BEFORE,
+    CHILD,
+    CONTEXT,
+    FIRST,
+    NEWER,
+    NUM,
     NUM_ENTRIES,
     NUM_FINGERPRINTS,
     NUM_SLOTS,
+    OLDER,
+    OWNER,
+    PARENT,
+    POSITION,
+    SALT,
+    USES,
     Index,
     Int32s,
     UInt64s,
@@ -49,9 +62,9 @@ def finish(h: np.uint64, salt: int) -> np.uint64:
 @compiled
 def window_start(index: Index, unit: int) -> int:
     """Where in `index.tokens` the fingerprinted window of a unit begins."""
-    row = index.owner[unit]
-    last = index.num[row] - MIN_SPAN
-    return int(MIN_SPAN * index.first[row] + min(MIN_SPAN * (unit - index.first[row]), last))
+    row = index.units[unit, OWNER]
+    last = index.rows[row, NUM] - MIN_SPAN
+    return int(MIN_SPAN * index.rows[row, FIRST] + min(MIN_SPAN * (unit - index.rows[row, FIRST]), last))
 
 
 @compiled
@@ -78,7 +91,7 @@ def find_slot(index: Index, h: np.uint64, salt: int, tokens: Int32s, start: int)
     while index.slots[slot] != 0:
         if index.slots[slot] >> _HALF == h:
             unit = front_unit(index, slot)
-            if index.salt[index.owner[unit]] == salt and same_window(index, unit, tokens, start):
+            if index.rows[index.units[unit, OWNER], SALT] == salt and same_window(index, unit, tokens, start):
                 return slot
         slot = (slot + 1) & mask
     return -1 - slot
@@ -88,22 +101,22 @@ def find_slot(index: Index, h: np.uint64, salt: int, tokens: Int32s, start: int)
 def put_unit(index: Index, unit: int, at_back: bool) -> None:
     """Enter a unit's fingerprint, at the front or the back of its ring; there must be room for a slot."""
     start = window_start(index, unit)
-    salt = index.salt[index.owner[unit]]
+    salt = index.rows[index.units[unit, OWNER], SALT]
     h = finish(rolling(index.tokens, start, index.powers[0]), salt)
     slot = find_slot(index, h, salt, index.tokens, start)
     index.counts[NUM_FINGERPRINTS] += 1
     if slot < 0:
         index.slots[-1 - slot] = h << _HALF | np.uint64(unit + 1)
-        index.after[unit] = unit
-        index.before[unit] = unit
+        index.units[unit, AFTER] = unit
+        index.units[unit, BEFORE] = unit
         index.counts[NUM_SLOTS] += 1
         return
     front = front_unit(index, slot)
-    back = index.before[front]
-    index.after[back] = unit
-    index.before[unit] = back
-    index.after[unit] = front
-    index.before[front] = unit
+    back = index.units[front, BEFORE]
+    index.units[back, AFTER] = unit
+    index.units[unit, BEFORE] = back
+    index.units[unit, AFTER] = front
+    index.units[front, BEFORE] = unit
     if not at_back:
         index.slots[slot] = h << _HALF | np.uint64(unit + 1)
 
@@ -112,14 +125,14 @@ def put_unit(index: Index, unit: int, at_back: bool) -> None:
 def drop_unit(index: Index, unit: int) -> None:
     """Take a unit's fingerprint out; slots behind an emptied one move up, so that no tombstone is left."""
     start = window_start(index, unit)
-    salt = index.salt[index.owner[unit]]
+    salt = index.rows[index.units[unit, OWNER], SALT]
     h = finish(rolling(index.tokens, start, index.powers[0]), salt)
     hole = find_slot(index, h, salt, index.tokens, start)
     index.counts[NUM_FINGERPRINTS] -= 1
-    after, before = index.after[unit], index.before[unit]
+    after, before = index.units[unit, AFTER], index.units[unit, BEFORE]
     if after != unit:
-        index.after[before] = after
-        index.before[after] = before
+        index.units[before, AFTER] = after
+        index.units[after, BEFORE] = before
         if front_unit(index, hole) == unit:
             index.slots[hole] = h << _HALF | np.uint64(after + 1)
         return
@@ -154,7 +167,7 @@ def put_entry(
     index: Index,
     name: UInt64s,
     parent_name: UInt64s,
-    context: UInt64s,
+    context: Int32s,
     first: int,
     num: int,
     position: int,
@@ -163,31 +176,31 @@ def put_entry(
 ) -> None:
     """Enter an absent entry whose tokens are in the arena already. `parent_name` is empty or eight words."""
     row = intern(index, name)
-    former = index.parent[row]
-    index.context[row] = context
-    index.first[row] = first
-    index.num[row] = num
-    index.position[row] = position
-    index.salt[row] = salt
-    index.parent[row] = -1
+    former = index.rows[row, PARENT]
+    index.rows[row, CONTEXT : CONTEXT + 4] = context
+    index.rows[row, FIRST] = first
+    index.rows[row, NUM] = num
+    index.rows[row, POSITION] = position
+    index.rows[row, SALT] = salt
+    index.rows[row, PARENT] = -1
     index.counts[NUM_ENTRIES] += 1
     if len(parent_name) > 0:
         parent = intern(index, parent_name)
-        index.parent[row] = parent
-        index.uses[parent] += 1
-        index.newer[row] = -1
-        index.older[row] = index.child[parent]
-        if index.child[parent] >= 0:
-            index.newer[index.child[parent]] = row
-        index.child[parent] = row
+        index.rows[row, PARENT] = parent
+        index.rows[parent, USES] += 1
+        index.rows[row, NEWER] = -1
+        index.rows[row, OLDER] = index.rows[parent, CHILD]
+        if index.rows[parent, CHILD] >= 0:
+            index.rows[index.rows[parent, CHILD], NEWER] = row
+        index.rows[parent, CHILD] = row
     if former >= 0:
-        index.uses[former] -= 1
+        index.rows[former, USES] -= 1
         release(index, former)
     num_units = (num + MIN_SPAN - 1) // MIN_SPAN
     for unit in range(
         first + num_units - 1, first - 1, -1
     ):  # the first is the newest of an entry's equal ones
-        index.owner[unit] = row
+        index.units[unit, OWNER] = row
         if num >= MIN_SPAN:
             put_unit(index, unit, alone)
 
@@ -195,19 +208,19 @@ def put_entry(
 @compiled
 def drop_entry(index: Index, row: int) -> None:
     """Take a present entry out. Its row remains while others descend from it."""
-    num = index.num[row]
+    num = index.rows[row, NUM]
     if num >= MIN_SPAN:
-        for unit in range(index.first[row], index.first[row] + (num + MIN_SPAN - 1) // MIN_SPAN):
+        for unit in range(index.rows[row, FIRST], index.rows[row, FIRST] + (num + MIN_SPAN - 1) // MIN_SPAN):
             drop_unit(index, unit)
-    parent = index.parent[row]
+    parent = index.rows[row, PARENT]
     if parent >= 0:
-        older, newer = index.older[row], index.newer[row]
+        older, newer = index.rows[row, OLDER], index.rows[row, NEWER]
         if newer >= 0:
-            index.older[newer] = older
+            index.rows[newer, OLDER] = older
         else:
-            index.child[parent] = older
+            index.rows[parent, CHILD] = older
         if older >= 0:
-            index.newer[older] = newer
-    index.num[row] = 0
+            index.rows[older, NEWER] = newer
+    index.rows[row, NUM] = 0
     index.counts[NUM_ENTRIES] -= 1
     release(index, row)

@@ -22,7 +22,7 @@ from agentcache.match.candidates import (
     rank_of,
     whole_context,
 )
-from agentcache.match.index import Index, Int32s
+from agentcache.match.index import CHILD, NUM, OLDER, PARENT, POSITION, SALT, Index, Int32s
 from agentcache.match.jit import compiled
 from agentcache.match.names import name_less
 from agentcache.match.rules import MAX_CHILDREN, MIN_SPAN, OVERLAP
@@ -61,19 +61,19 @@ def walk(index: Index, prompt: Prompt) -> int:
 def _child(index: Index, prompt: Prompt, parent: int, here: int) -> tuple[int, int]:
     """The entry that stands behind the span that ends here, and how long it matches; -1, 0 if none does."""
     best, best_length, best_rank = -1, 0, 0
-    row = index.child[parent]
+    row = index.rows[parent, CHILD]
     for _ in range(MAX_CHILDREN):
         if row < 0:
             break
-        rank = rank_of(prompt, index.salt[row])
+        rank = rank_of(prompt, index.rows[row, SALT])
         if rank >= 0:
             length = ahead(index, prompt, row, 0, here)
             better = length > best_length
             if best >= 0 and length == best_length:
                 better = rank < best_rank or (rank == best_rank and name_less(index, row, best))
-            if better and (length == index.num[row] or length >= MIN_SPAN):
+            if better and (length == index.rows[row, NUM] or length >= MIN_SPAN):
                 best, best_length, best_rank = row, length, rank
-        row = index.older[row]
+        row = index.rows[row, OLDER]
     return best, best_length
 
 
@@ -120,13 +120,13 @@ def _push_chain(
     count = 0
     # parents are found from right to left, and appended so; then turned round
     while skip == 0 and first > floor:
-        parent = index.parent[child]
-        if parent < 0 or index.num[parent] == 0 or rank_of(prompt, index.salt[parent]) < 0:
+        parent = index.rows[child, PARENT]
+        if parent < 0 or index.rows[parent, NUM] == 0 or rank_of(prompt, index.rows[parent, SALT]) < 0:
             break
-        size = behind(index, prompt, parent, index.num[parent], stop, floor)
-        if size < min(index.num[parent], MIN_SPAN):
+        size = behind(index, prompt, parent, index.rows[parent, NUM], stop, floor)
+        if size < min(index.rows[parent, NUM], MIN_SPAN):
             break
-        first, skip, child = stop - size, index.num[parent] - size, parent
+        first, skip, child = stop - size, index.rows[parent, NUM] - size, parent
         place = state[COUNT] + count
         spans[place, START], spans[place, STOP], spans[place, ROW] = first, stop, parent
         count += 1
@@ -139,7 +139,7 @@ def _push_chain(
     for _ in range(count):
         span = spans[state[COUNT]]
         size = span[STOP] - span[START]
-        skip = index.num[span[ROW]] - size
+        skip = index.rows[span[ROW], NUM] - size
         _push(index, prompt, span[ROW], span[START], skip, size, whole and skip == 0)
     _push(index, prompt, row, start, offset, length, whole)
 
@@ -149,7 +149,7 @@ def _push(index: Index, prompt: Prompt, row: int, start: int, offset: int, lengt
     """Append a span. Behind its parent it is as exact as that one; else it needs its whole context."""
     count = prompt.state[COUNT]
     behind_parent = offset == 0 and after_parent(index, prompt, count, row, start)
-    exact = start - offset == index.position[row]
+    exact = start - offset == index.rows[row, POSITION]
     exact = exact and (whole or (behind_parent and prompt.spans[count - 1, EXACT] == 1))
     span = prompt.spans[count]
     span[START], span[STOP], span[ROW], span[OFFSET] = start, start + length, row, offset
