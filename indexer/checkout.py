@@ -11,7 +11,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-HARDENING = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.untrackedCache=false", "protocol.allow=never")
+HARDENING = (
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "core.untrackedCache=false",
+    "protocol.allow=never",
+)
 
 _TIMEOUT_S = 120
 

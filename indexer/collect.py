@@ -28,7 +28,12 @@ def collect(database: Database, keep_at_least: int = _KEEP_AT_LEAST) -> int:
             "WHERE NOT EXISTS (SELECT 1 FROM file f WHERE f.content = c.id) ORDER BY id DESC LIMIT -1 OFFSET ?",
             (keep,),
         ).rowcount
-        for table, column in (("block", "content"), ("definition", "content"), ("mention", "content"), ("content", "id")):
+        for table, column in (
+            ("block", "content"),
+            ("definition", "content"),
+            ("mention", "content"),
+            ("content", "id"),
+        ):
             connection.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT id FROM doomed)")
         connection.execute("DROP TABLE doomed")
         _drop_names(database)

@@ -40,7 +40,9 @@ class Database:
                 except Damaged:
                     self._recreate()
         except (OSError, sqlite3.OperationalError) as error:
-            raise IndexError_(f"cannot open the index {path} ({error}): check the folder's rights and space") from error
+            raise IndexError_(
+                f"cannot open the index {path} ({error}): check the folder's rights and space"
+            ) from error
 
     @property
     def connection(self) -> sqlite3.Connection:

@@ -45,7 +45,9 @@ def discover(root: Path, settings: IndexSettings, checkout: Checkout | None) -> 
     return listing
 
 
-def _list_checkout(root: Path, prefix: str, checkout: Checkout, listing: Listing, settings: IndexSettings) -> None:
+def _list_checkout(
+    root: Path, prefix: str, checkout: Checkout, listing: Listing, settings: IndexSettings
+) -> None:
     """List one checkout, then the submodules checked out in it."""
     found = checkout.list_files()
     for path in found.ignored:
@@ -210,5 +212,3 @@ def _folder_reason(full: str) -> str | None:
     if os.path.exists(f"{full}/CACHEDIR.TAG"):
         return policy.GENERATED
     return None
-
-

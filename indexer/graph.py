@@ -17,7 +17,9 @@ def importance(connection: sqlite3.Connection) -> dict[str, float]:
     """Importance of every indexed file, most important first; the values add up to 1. {} for an empty index."""
     import numpy as np
 
-    rows = connection.execute("SELECT path, content FROM file WHERE content IS NOT NULL ORDER BY path").fetchall()
+    rows = connection.execute(
+        "SELECT path, content FROM file WHERE content IS NOT NULL ORDER BY path"
+    ).fetchall()
     if not rows:
         return {}
     holders: defaultdict[int, list[int]] = defaultdict(list)

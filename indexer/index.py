@@ -91,7 +91,9 @@ class Index:
             return run()
         except sqlite3.DatabaseError as error:
             if not is_damage(error):
-                raise IndexError_(f"cannot write the index {self.db_path} ({error}): check rights and space") from error
+                raise IndexError_(
+                    f"cannot write the index {self.db_path} ({error}): check rights and space"
+                ) from error
             self._database.rebuild()
             return run()
 
@@ -114,17 +116,23 @@ class Index:
 
         blocks = self._read(query)
         if blocks is None:
-            raise IndexError_(f"{path} is not in the index of {self.root}: see `agentcache status` for what is left out")
+            raise IndexError_(
+                f"{path} is not in the index of {self.root}: see `agentcache status` for what is left out"
+            )
         return blocks
 
     def read(self, path: str) -> bytes:
         """The bytes that `blocks(path)` tile. IndexError_ if the file is not indexed or has changed since."""
         record = self.file(path)
         if record is None:
-            raise IndexError_(f"{path} is not in the index of {self.root}: see `agentcache status` for what is left out")
+            raise IndexError_(
+                f"{path} is not in the index of {self.root}: see `agentcache status` for what is left out"
+            )
         found = load(str(self.root), path, max(record.size, self.settings.max_file_bytes))
         if not isinstance(found, Loaded) or content_id(found.data) != record.content_id:
-            raise IndexError_(f"{path} has changed since it was indexed: run `agentcache index` and try again")
+            raise IndexError_(
+                f"{path} has changed since it was indexed: run `agentcache index` and try again"
+            )
         return found.data
 
     def find(self, name: str) -> list[Block]:
@@ -172,7 +180,9 @@ class Index:
             return query(self._database.connection)
         except sqlite3.DatabaseError as error:
             if not is_damage(error):
-                raise IndexError_(f"cannot read the index {self.db_path} ({error}): check rights and space") from error
+                raise IndexError_(
+                    f"cannot read the index {self.db_path} ({error}): check rights and space"
+                ) from error
             self._database.rebuild()
             self.update(changes=False)
             return query(self._database.connection)

@@ -70,7 +70,9 @@ def parse_bytes(data: bytes, language: str, budget_s: float = PARSE_BUDGET_S) ->
         try:
             return parse_source(data, starts, language, time.monotonic() + budget_s)
         except OutOfTime:
-            return parse_windows(data, starts, f"parsing took longer than {budget_s:g} s, kept as line windows")
+            return parse_windows(
+                data, starts, f"parsing took longer than {budget_s:g} s, kept as line windows"
+            )
         except ImportError as error:
             return parse_windows(data, starts, f"no grammar for {language} ({error}), kept as line windows")
     if language in SECTIONED and not is_wide(data):
@@ -142,4 +144,3 @@ def bounded(
         for row in windows.cut(data, starts, piece.row, end, levels(piece.row, end), windows.BLOCK_BOUNDS):
             result.append(Piece(row, f"{piece.kind} part", piece.name, piece.scope))
     return result
-

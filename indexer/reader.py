@@ -57,7 +57,8 @@ def file_rows(connection: sqlite3.Connection) -> dict[str, FileRow]:
 def file_row(connection: sqlite3.Connection, path: str) -> FileRow | None:
     """What is known of one path."""
     row = connection.execute(
-        "SELECT content, reason, size, mtime_ns, ctime_ns, inode, racy FROM file WHERE path = ?", (to_key(path),)
+        "SELECT content, reason, size, mtime_ns, ctime_ns, inode, racy FROM file WHERE path = ?",
+        (to_key(path),),
     ).fetchone()
     return FileRow(*row) if row else None
 
@@ -83,7 +84,9 @@ def file_record(connection: sqlite3.Connection, path: str) -> FileRecord | None:
 
 def content_blocks(connection: sqlite3.Connection, content: int, path: str) -> list[Block]:
     """Blocks of a content row in file order, as blocks of `path`."""
-    rows = connection.execute(f"SELECT {_BLOCK} FROM block b WHERE b.content = ? ORDER BY b.ordinal", (content,))
+    rows = connection.execute(
+        f"SELECT {_BLOCK} FROM block b WHERE b.content = ? ORDER BY b.ordinal", (content,)
+    )
     return [_block(path, row) for row in rows]
 
 

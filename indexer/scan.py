@@ -2,11 +2,13 @@
 
 Captures that a query may use:
 
-    @name      what a definition is called; every definition capture comes with one
-    @mention   a name that is used here: called, inherited from, imported, used as a type
-    @lead      a node that belongs to the definition below it: a comment, an attribute, a decorator
-    @wrap      a node that widens the first definition in it: decorated, exported, templated
-    other      a definition, and the capture is its kind: @class, @function, @method, ...
+    @name        what a definition is called; every definition capture comes with one, or with a
+    @declarator  at the bottom of whose declarators the name is
+    @mention     a name that is used here: called, inherited from, imported, used as a type
+    @lead        a node that belongs to the definition below it: a comment, an attribute, a decorator
+    @wrap        a node that widens the first definition in it: decorated, exported, templated
+    @_...        for the query itself
+    other        a definition, and the capture is its kind: @class, @function, @method, ...
 
 Where two patterns define the same name node, the widest range counts and the kind of the earlier pattern.
 """
@@ -23,6 +25,7 @@ from agentcache.indexer.grammar import OutOfTime
 if TYPE_CHECKING:
     from tree_sitter import Node, Query
 
+_QUOTES = "\"'`:"
 _MATCH_LIMIT = 4096
 """Matches that the cursor may have under way at once."""
 
@@ -78,8 +81,9 @@ def scan(root: Node, query: Query, data: bytes, starts: list[int], deadline: flo
                     _add_lead(leads, node, data, starts)
             elif capture == "wrap":
                 wraps.extend(nodes)
-            elif capture != "name":
-                _add_definition(found, pattern, capture, nodes[0], captures["name"][0], data)
+            elif capture not in ("name", "declarator") and not capture.startswith("_"):
+                name = captures["name"][0] if "name" in captures else _innermost(captures["declarator"][0])
+                _add_definition(found, pattern, capture, nodes[0], name, data)
     if time.monotonic() > deadline:
         raise OutOfTime
     definitions = _with_leads(_widened(list(found.values()), wraps), leads)
@@ -88,6 +92,18 @@ def scan(root: Node, query: Query, data: bytes, starts: list[int], deadline: flo
 
 def _text(data: bytes, node: Node) -> str:
     return data[node.start_byte : node.end_byte].decode("utf-8", "replace")
+
+
+def _innermost(declarator: Node) -> Node:
+    """The name that a C declarator declares: `f` of `*(&f)(int)`, `g` of `A::g()`."""
+    node = declarator
+    while True:
+        below = node.child_by_field_name("declarator") or node.child_by_field_name("name")
+        if below is None and node.type.endswith("declarator") and node.named_child_count == 1:
+            below = node.named_child(0)
+        if below is None:
+            return node
+        node = below
 
 
 def _rows(node: Node) -> tuple[int, int]:
@@ -102,7 +118,14 @@ def _add_definition(
 ) -> None:
     first, last = _rows(node)
     new = _Found(
-        node.start_byte, node.end_byte, first, last, pattern, kind, _text(data, name), name.start_point[0]
+        node.start_byte,
+        node.end_byte,
+        first,
+        last,
+        pattern,
+        kind,
+        _text(data, name).strip(_QUOTES),
+        name.start_point[0],
     )
     old = found.get(name.start_byte)
     if old is not None:

@@ -1,10 +1,10 @@
 """The index database: its tables, and how an older one becomes a current one.
 
-    content ──< block        what parsing some bytes gave; kept for a while after no file holds them
-       │   ──< definition >── name      who defines a name
-       │   ──< mention    >── name      who mentions it
-    file >── content         which bytes stand at which path now, and the stat they were read under
-    left_out                 what is not indexed, and what could not be looked at
+content ──< block        what parsing some bytes gave; kept for a while after no file holds them
+   │   ──< definition >── name      who defines a name
+   │   ──< mention    >── name      who mentions it
+file >── content         which bytes stand at which path now, and the stat they were read under
+left_out                 what is not indexed, and what could not be looked at
 """
 
 from __future__ import annotations

@@ -14,18 +14,20 @@ _STARTS = {
     # A key at the margin, or the next document of a stream.
     "yaml": re.compile(rb"""^(?:---|(?P<name>[\w."'/$<-][^:#\n]*?)[ \t]*:(?=\s|$))"""),
     "toml": re.compile(rb"^\[\[?(?P<name>[^\]\n]+)\]\]?"),
-    "css": re.compile(rb"^(?P<name>[^\s{}/*][^{}\n]*?)[ \t]*(?:\{|,[ \t]*$)"),
+    "css": re.compile(rb"^(?P<name>[^\s{}/*][^{}\n]*?)[ \t]*\{"),
     "html": re.compile(
         rb"^[ \t]{0,4}<(?P<name>head|body|main|header|footer|nav|section|article|aside|form|table|template|script"
         rb"|style|h[1-6])\b",
         re.IGNORECASE,
     ),
     "sql": re.compile(
-        rb"^(?:CREATE|ALTER|DROP)\s+(?:OR\s+REPLACE\s+)?(?:\w+\s+){1,4}?(?:IF\s+(?:NOT\s+)?EXISTS\s+)?"
+        rb"^(?:CREATE|ALTER|DROP)\s+(?:[\w=@`]+\s+)*?(?:TABLE|VIEW|INDEX|FUNCTION|PROCEDURE|TRIGGER|SCHEMA|SEQUENCE|TYPE"
+        rb"|DATABASE|DOMAIN|EXTENSION|ROLE|USER|POLICY)\s+(?:CONCURRENTLY\s+)?(?:IF\s+(?:NOT\s+)?EXISTS\s+)?"
         rb"(?P<name>[\w.\"`\[\]]+)|^(?:INSERT|UPDATE|DELETE|SELECT|WITH|BEGIN|GRANT|REVOKE|COMMENT|SET)\b",
         re.IGNORECASE,
     ),
 }
+_COMMENT = re.compile(rb"[ \t]*(?:#|--|//|/\*|<!--)")
 _JSON_KEY = re.compile(rb'^(?P<indent>[ \t]+)"(?P<name>(?:[^"\\\n]|\\.)*)"[ \t]*:')
 _HEADING = re.compile(rb"^ {0,3}(?P<level>#{1,6})(?:[ \t]+(?P<name>[^\n]*?)[ \t]*#*[ \t\r]*)?$")
 _FENCE = re.compile(rb"^ {0,3}(?P<fence>`{3,}|~{3,})")
@@ -35,7 +37,7 @@ _UNDERLINE = re.compile(rb"^ {0,3}(?:=+|-+)[ \t\r]*$")
 def sections(language: str, lines: list[bytes]) -> list[Piece]:
     """Pieces of a file of a language of `languages.SECTIONED`, given as lines without their line feeds.
 
-    [] where nothing starts a section. A comment right above a section goes with it.
+    [] where nothing starts a section. Comments and lines that end with a comma go with the section below them.
     """
     if language == "markdown":
         return _markdown(lines)
@@ -52,7 +54,7 @@ def _cut(lines: list[bytes], match: Callable[[bytes], re.Match[bytes] | None]) -
         if found is None:
             continue
         first = row
-        while first > 0 and lines[first - 1].lstrip().startswith((b"#", b"--", b"//", b"/*", b"<!--")):
+        while first > 0 and (_COMMENT.match(lines[first - 1]) or lines[first - 1].rstrip().endswith(b",")):
             first -= 1
         if pieces and first <= pieces[-1].row:
             continue
@@ -104,7 +106,9 @@ def _markdown(lines: list[bytes]) -> list[Piece]:
 def _is_paragraph(line: bytes, row: int, lines: list[bytes], pieces: list[Piece]) -> bool:
     """Whether `line` can be the text of an underlined heading: one line of prose, alone in its paragraph."""
     alone = row == 0 or not lines[row - 1].strip() or (bool(pieces) and pieces[-1].row == row - 1)
-    return alone and bool(line.strip()) and not line.startswith((b"    ", b"\t", b"-", b"*", b">", b"|", b"#"))
+    return (
+        alone and bool(line.strip()) and not line.startswith((b"    ", b"\t", b"-", b"*", b">", b"|", b"#"))
+    )
 
 
 def _text(name: bytes | None) -> str:

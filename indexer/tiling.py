@@ -16,7 +16,7 @@ HOLDERS = frozenset(
 )
 """Kinds whose members become pieces, and whose functions are methods."""
 
-SPACES = frozenset(("module", "namespace"))
+SPACES = frozenset(("namespace", "suite"))
 """Kinds whose members become pieces, and whose functions stay functions."""
 
 

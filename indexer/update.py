@@ -132,7 +132,9 @@ class Update:
         writer.finish(self._gone, skipped, self._problems)
         self._tell(force=True)
 
-    def _jobs(self, todo: dict[str, os.stat_result], known: dict[str, FileRow], writer: Writer) -> Iterator[Job]:
+    def _jobs(
+        self, todo: dict[str, os.stat_result], known: dict[str, FileRow], writer: Writer
+    ) -> Iterator[Job]:
         """Read each file, and yield those whose bytes were never parsed."""
         root = str(self._root)
         for path in todo:
@@ -161,7 +163,9 @@ class Update:
             if len(self._waiting[key]) == 1:
                 yield Job(key, language, found.data)
 
-    def _attach(self, path: str, loaded: Loaded, content: int, known: dict[str, FileRow], writer: Writer) -> None:
+    def _attach(
+        self, path: str, loaded: Loaded, content: int, known: dict[str, FileRow], writer: Writer
+    ) -> None:
         old = known.get(path)
         writer.put_file(path, _row(content, "", loaded.info, loaded.racy))
         if old is not None and old.content == content:
@@ -211,7 +215,11 @@ class Update:
             done = self._done
             self._on_progress(
                 Progress(
-                    done["files"], done["total_files"], done["bytes"], done["total_bytes"], now - self._started
+                    done["files"],
+                    done["total_files"],
+                    done["bytes"],
+                    done["total_bytes"],
+                    now - self._started,
                 )
             )
 
@@ -239,9 +247,7 @@ def _is_current(row: FileRow | None, info: os.stat_result) -> bool:
 
 
 def _row(content: int | None, reason: str, info: os.stat_result, racy: bool) -> FileRow:
-    return FileRow(
-        content, reason, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, racy
-    )
+    return FileRow(content, reason, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, racy)
 
 
 def change_record(path: str, before: list[Block], after: list[Block]) -> ChangeRecord:

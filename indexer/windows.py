@@ -74,7 +74,9 @@ def _next_cut(
     for rows in candidates:
         window = rows[bisect_left(rows, least) : bisect_right(rows, limit)]
         if window:
-            return min(window, key=lambda row: (crc32(data[starts[row] : _offset(starts, len(data), row + 1)]), row))
+            return min(
+                window, key=lambda row: (crc32(data[starts[row] : _offset(starts, len(data), row + 1)]), row)
+            )
     return limit
 
 

@@ -148,5 +148,3 @@ class Writer:
 def _next_id(connection: sqlite3.Connection, table: str) -> int:
     (highest,) = connection.execute(f"SELECT max(id) FROM {table}").fetchone()
     return (highest or 0) + 1
-
-
