@@ -26,34 +26,21 @@ from typing import Any
 
 import numpy as np
 
-from agentcache.entry import EntryInfo, Tokens, as_tokens, context_digest, entry_id
+from agentcache.entry import EntryInfo, Tokens, as_tokens
 from agentcache.match import Matcher, warm_up
+from agentcache.match.synthetic import alone, stream
 
 VOCABULARY = 150_000
 BLOCKS_PER_FILE = 10
-NOTHING = as_tokens([])
 
 
 def file_of(rng: np.random.Generator, licences: list[Tokens]) -> list[EntryInfo]:
-    """Entries of one made-up file, one computed behind the other, and some of its blocks alone."""
-    entries: list[EntryInfo] = []
-    left, parent = NOTHING, ""
-    for number in range(BLOCKS_PER_FILE):
-        length = int(np.clip(rng.lognormal(np.log(80), 0.9), 4, 4000))
-        tokens = as_tokens(rng.integers(0, VOCABULARY, length))
-        if number == 0 and rng.random() < 0.25:
-            tokens = np.concatenate([licences[rng.integers(len(licences))], tokens])
-        context = context_digest(left)
-        name = entry_id("bench", "", context, tokens)
-        entries.append(EntryInfo(name, "", context, parent, len(left), tokens))
-        left, parent = np.concatenate([left, tokens]), name
-    return entries
-
-
-def alone(entry: EntryInfo) -> EntryInfo:
-    """The same block computed behind nothing."""
-    context = context_digest(NOTHING)
-    return EntryInfo(entry_id("bench", "", context, entry.tokens), "", context, "", 0, entry.tokens)
+    """Entries of one made-up file."""
+    lengths = np.clip(rng.lognormal(np.log(80), 0.9, BLOCKS_PER_FILE), 4, 4000)
+    parts = [as_tokens(rng.integers(0, VOCABULARY, int(length))) for length in lengths]
+    if rng.random() < 0.25:
+        parts[0] = np.concatenate([licences[rng.integers(len(licences))], parts[0]])
+    return stream(parts)
 
 
 def blocks(rng: np.random.Generator, count: int) -> Iterator[EntryInfo]:
@@ -62,7 +49,7 @@ def blocks(rng: np.random.Generator, count: int) -> Iterator[EntryInfo]:
     made = 0
     while made < count:
         for entry in file_of(rng, licences):
-            for one in [entry, alone(entry)] if rng.random() < 0.125 else [entry]:
+            for one in [entry, alone(entry.tokens)] if entry.parent and rng.random() < 0.125 else [entry]:
                 if made < count:
                     made += 1
                     yield one

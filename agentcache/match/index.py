@@ -1,4 +1,4 @@
-"""The arrays a matcher consists of, and how they grow.
+"""The arrays a matcher consists of.
 
     slots ──▶ unit ──OWNER──▶ row ──FIRST──▶ unit
     (fingerprints)            (entries) ──PARENT/CHILD/OLDER──▶ row
@@ -10,11 +10,12 @@ one unit of all those with the same MIN_SPAN tokens and salt, which form a ring.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from agentcache.match.memory import Growing
 from agentcache.match.rules import MIN_SPAN
 
 Int32s = npt.NDArray[np.int32]
@@ -65,36 +66,40 @@ class Index(NamedTuple):
     powers: UInt64s
 
 
-def new_index(seed: int) -> Index:
-    """An empty index. `seed` picks the hash function: matches do not depend on it, how keys collide does."""
-    return Index(
-        tokens=np.empty(0, np.int32),
-        units=np.empty((0, 3), np.int32),
-        slots=np.zeros(1024, np.uint64),
-        rows=np.empty((0, ROW_WIDTH), np.int32),
-        names=np.empty((0, 8), np.uint64),
-        places=np.zeros(256, np.int32),
-        counts=np.array([0, -1, 0, 0, 0, 0], np.int64),
-        powers=np.array([seed | 1, pow(seed | 1, MIN_SPAN, 1 << 64)], np.uint64),
-    )
+class Storage:
+    """The memory behind an index. An `Index` is a snapshot of where it lies: outdated after `reserve`."""
 
+    def __init__(self, seed: int) -> None:
+        """`seed` picks the hash function: matches do not depend on it, how keys collide does."""
+        self._tokens = Growing(np.int32)
+        self._units = Growing(np.int32, 3)
+        self._rows = Growing(np.int32, ROW_WIDTH)
+        self._names = Growing(np.uint64, 8)
+        self.slots = np.zeros(1024, np.uint64)
+        self.places = np.zeros(256, np.int32)
+        self.counts = np.array([0, -1, 0, 0, 0, 0], np.int64)
+        self._powers = np.array([seed | 1, pow(seed | 1, MIN_SPAN, 1 << 64)], np.uint64)
 
-def with_room(index: Index, num_units: int, num_rows: int) -> Index:
-    """`index` with capacity for units and rows below the given numbers; arrays that have it are kept.
+    def has(self, num_units: int, num_rows: int) -> bool:
+        """There is memory for units and rows below these numbers."""
+        tokens, units = MIN_SPAN * num_units <= len(self._tokens), num_units <= len(self._units)
+        return tokens and units and num_rows <= min(len(self._rows), len(self._names))
 
-    Grows by half, so that adding costs a constant number of copies for each unit.
-    """
-    if num_units > len(index.units):
-        capacity = max(1024, num_units, len(index.units) * 3 // 2)
-        tokens = _longer(index.tokens, MIN_SPAN * capacity)
-        index = index._replace(tokens=tokens, units=_longer(index.units, capacity))
-    if num_rows > len(index.rows):
-        capacity = max(256, num_rows, len(index.rows) * 3 // 2)
-        index = index._replace(rows=_longer(index.rows, capacity), names=_longer(index.names, capacity))
-    return index
+    def reserve(self, num_units: int, num_rows: int) -> None:
+        """Have memory for units and rows below these numbers. Drop snapshots before: held, they cost a copy."""
+        self._tokens.reserve(MIN_SPAN * num_units)
+        self._units.reserve(num_units)
+        self._rows.reserve(num_rows)
+        self._names.reserve(num_rows)
 
-
-def _longer(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
-    longer = np.empty((length, *array.shape[1:]), array.dtype)
-    longer[: len(array)] = array
-    return longer
+    def snapshot(self) -> Index:
+        return Index(
+            tokens=self._tokens.array,
+            units=self._units.array,
+            slots=self.slots,
+            rows=self._rows.array,
+            names=self._names.array,
+            places=self.places,
+            counts=self.counts,
+            powers=self._powers,
+        )

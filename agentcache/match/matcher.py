@@ -22,6 +22,7 @@ from agentcache.match.index import (
     NUM_SLOTS,
     POSITION,
     SALT,
+    TOP,
     Int32s,
     UInt64s,
 )
@@ -42,7 +43,8 @@ class Matcher:
     """
 
     def __init__(self) -> None:
-        self._index = index.new_index(secrets.randbits(64))
+        self._storage = index.Storage(secrets.randbits(64))
+        self._index = self._storage.snapshot()
         self._arena = Arena()
         self._salts: dict[str, int] = {}
         self._salt_uses: list[int] = []
@@ -183,15 +185,21 @@ class Matcher:
 
     def _make_room(self, num_units: int) -> None:
         """Capacity for `num_units` more fingerprints, the arena's units and two more rows."""
-        counts = self._index.counts
-        self._index = index.with_room(self._index, self._arena.top, int(counts[index.TOP]) + 2)
+        storage, counts = self._storage, self._storage.counts
+        num_rows = int(counts[TOP]) + 2
+        if not storage.has(self._arena.top, num_rows):
+            del self._index
+            storage.reserve(self._arena.top, num_rows)
+            self._index = storage.snapshot()
         old = self._index
         if int(counts[NUM_SLOTS]) + num_units > MAX_LOAD * len(old.slots):
             size = _power_of_two((int(counts[NUM_SLOTS]) + num_units) / MAX_LOAD)
-            self._index = self._index._replace(slots=np.zeros(max(size, 2 * len(old.slots)), np.uint64))
+            storage.slots = np.zeros(size, np.uint64)
+            self._index = storage.snapshot()
             table.put_all_slots(self._index, old.slots)
         if int(counts[NUM_ROWS]) + 2 > MAX_LOAD * len(old.places):
-            self._index = self._index._replace(places=np.zeros(2 * len(old.places), np.int32))
+            storage.places = np.zeros(2 * len(old.places), np.int32)
+            self._index = storage.snapshot()
             names.put_all_names(self._index, old.places)
 
     def _use_salt(self, salt: str) -> int:

@@ -1,4 +1,4 @@
-"""Streams of entries for matcher tests."""
+"""Made-up streams of entries, for tests and benchmarks."""
 
 from __future__ import annotations
 
