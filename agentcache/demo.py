@@ -69,7 +69,7 @@ def choose_pieces(index: Index, streams: Streams, rng: random.Random, budget_tok
         for item, title, raw in (*whole, *parts):
             text = raw.decode(errors="replace")
             tokens = streams.count(text)
-            if 200 <= tokens <= 1_500:
+            if 400 <= tokens <= 1_500:
                 candidates.append(Piece(item, title, text, tokens))
     rng.shuffle(candidates)
     # Methods of a chosen file would be reused from the file: prefer pieces of different files, then any.

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from agentcache.context import Streams
 from agentcache.context.streams import max_position
 from agentcache.engine import Engine, EngineOptions
 from agentcache.engine_client import EngineClient
 from agentcache.errors import AgentCacheError, EngineError, UsageError
-from agentcache.indexer import ChangeRecord, Index, Watcher
+from agentcache.indexer import ChangeRecord, Index
 from agentcache.models import resolve
 from agentcache.settings import EngineSettings
 from agentcache.warm import WarmItem, WarmWorker, items_of_index
@@ -62,7 +63,7 @@ class Server:
         self.client: EngineClient = self.engine.client()
         self._worker: WarmWorker | None = None
         self._threads: list[threading.Thread] = []
-        self._watchers: list[Watcher] = []
+        self._watchers: list[Any] = []
         self._closing = threading.Event()
         self._changed: list[tuple[Index, str]] = []
         self._wake = threading.Condition()
@@ -105,6 +106,8 @@ class Server:
         thread.start()
 
     def _background(self) -> None:
+        from agentcache.indexer import Watcher
+
         try:
             for index in self.indexes:
                 watcher = Watcher(index, lambda changes, index=index: self._on_change(index, changes))  # type: ignore[misc]

@@ -65,29 +65,34 @@ class BlendExecutor:
         """
         result = BlendResult()
         began = time.perf_counter()
-        lost_spans: list[Span] = []
+        found: list[tuple[Span, torch.Tensor]] = []
+        lost: list[Span] = []
         for span in plan.spans:
             try:
-                entry = self._read(span.entry)
+                found.append((span, self._read(span.entry)))
             except self._unreadable as error:
                 result.lost[span.entry] = type(error).__name__
-                lost_spans.append(span)
-                continue
-            self._place(span, entry, pages)
+                lost.append(span)
+        if found:
+            self._place(found, pages)
         loaded = time.perf_counter()
-        self._recompute(with_holes(plan.recompute, lost_spans), tokens, pages)
-        result.holes = sum(span.length for span in lost_spans)
+        self._recompute(with_holes(plan.recompute, lost), tokens, pages)
+        result.holes = sum(span.length for span in lost)
         result.load_s, result.compute_s = loaded - began, time.perf_counter() - loaded
         return result
 
-    def _place(self, span: Span, entry: torch.Tensor, pages: Sequence[int]) -> None:
-        part = entry[:, :, span.offset : span.offset + span.length].to(self._paged.device, non_blocking=True)
-        keys, values = part[0], part[1]
-        if span.shift:
-            cos, sin = self._shift.cos_sin(span.start - span.shift, span.start, span.length)
-            keys = rotate_keys(keys, cos.to(keys.device), sin.to(keys.device), neox=self._shift.neox)
-        slots = self._paged.slots(pages, torch.arange(span.start, span.stop))
-        self._paged.write(keys, values, slots)
+    def _place(self, found: Sequence[tuple[Span, torch.Tensor]], pages: Sequence[int]) -> None:
+        """Write the spans' K/V into the request's pages, keys moved to where the spans stand now."""
+        device = self._paged.device
+        turns = [self._shift.cos_sin(span.start - span.shift, span.start, span.length) for span, _ in found]
+        cos, sin = (torch.cat(parts).to(device) for parts in zip(*turns, strict=True))
+        slots = self._paged.slots(pages, torch.cat([torch.arange(span.start, span.stop) for span, _ in found]))
+        parts = [entry[:, :, span.offset : span.offset + span.length] for span, entry in found]
+        moved = any(span.shift for span, _ in found)
+        for layer in range(self._paged.num_layers):  # one layer at a time stays in the processor's cache
+            both = torch.cat([part[:, layer] for part in parts], dim=1).to(device, non_blocking=True)
+            keys = rotate_keys(both[0], cos, sin, neox=self._shift.neox) if moved else both[0]
+            self._paged.write(layer, keys, both[1], slots)
 
     def _recompute(self, positions: Positions, tokens: Tokens, pages: Sequence[int]) -> None:
         block_table = self._paged.block_table(pages)

@@ -69,10 +69,10 @@ class PagedKV:
         positions = positions.to(self.device)
         return ids[positions // self.page_size] * self.page_size + positions % self.page_size
 
-    def write(self, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor) -> None:
-        """Write tokens of all layers. keys, values: [L, n, H, D] in the pages' dtype; slots: int64 [n]."""
-        for index, layer in enumerate(self._layers):
-            layer.impl.do_kv_cache_update(layer, keys[index], values[index], layer.kv_cache, slots)
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor) -> None:
+        """Write tokens of one layer. keys, values: [n, H, D] in the pages' dtype; slots: int64 [n]."""
+        target = self._layers[layer]
+        target.impl.do_kv_cache_update(target, keys, values, target.kv_cache, slots)
 
     def read(self, slots: torch.Tensor) -> torch.Tensor:
         """K and V of some tokens of all layers: [2, L, n, H, D] in the pages' dtype, on the CPU, a copy."""

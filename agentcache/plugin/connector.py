@@ -7,7 +7,7 @@ a request: an exception trips the breaker, blending pauses, and vLLM prefills as
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -18,12 +18,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from agentcache.plugin import process
 from agentcache.plugin.messages import StepMetadata, WorkerReport
-from agentcache.plugin.scheduler import SchedulerHalf
 from agentcache.plugin.support import engine_facts, layout_of, why_unsupported
 from agentcache.plugin.worker import WorkerHalf
 from agentcache.settings import EngineSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from vllm.config import VllmConfig
     from vllm.forward_context import ForwardContext
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
+    from agentcache.plugin.scheduler import SchedulerHalf
+
 logger = logging.getLogger("vllm.agentcache")
+T = TypeVar("T")
 
 
 class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
@@ -57,6 +61,10 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker = WorkerHalf(model, store, kv_cache_config.num_blocks, page_size, unsupported)
             process.WORKER = self._worker
         elif role == KVConnectorRole.SCHEDULER:
+            # Not before the worker exists: the matcher imports numba, and vLLM's CPU worker walks the globals of all
+            # loaded modules when it starts, where one of llvmlite's objects makes it fail (0.32.0).
+            from agentcache.plugin.scheduler import SchedulerHalf
+
             self._scheduler = SchedulerHalf(settings, model, page_size, unsupported)
             if store is not None:
                 for info in store.infos():
@@ -110,41 +118,45 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.cache_manager = kv_cache_manager
 
     def on_new_request(self, request: Request) -> None:
-        assert self._scheduler is not None
-        self._scheduler.add(request)
+        self._try(lambda half: half.add(request), None)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
-        assert self._scheduler is not None
-        try:
-            return self._scheduler.match(request, num_computed_tokens), False
-        except Exception as error:
-            logger.exception("agentcache: matching failed; blending is paused until restart, requests are prefilled")
-            self._scheduler.pause(request, f"matching failed: {type(error).__name__}: {error}")
-            return 0, False
+        return self._try(lambda half: half.match(request, num_computed_tokens), 0), False
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        # Not guarded: what was claimed must be filled. `admitted` cannot fail where `match` has not.
         assert self._scheduler is not None
         self._scheduler.admitted(request, tuple(blocks.get_block_ids()[0]), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         assert self._scheduler is not None
-        return self._scheduler.step(scheduler_output)
+        metadata = self._scheduler.take_loads()
+        self._try(lambda half: half.plan_stores(scheduler_output, metadata), None)
+        return metadata
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        assert self._scheduler is not None
         report = connector_output.kv_connector_worker_meta
         if isinstance(report, WorkerReport):
-            self._scheduler.report(report)
+            self._try(lambda half: half.report(report), None)
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        assert self._scheduler is not None
-        return False, self._scheduler.finish(request)
+        return False, self._try(lambda half: half.finish(request), None)
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
+        return False, self._try(lambda half: half.finish(request), None)
+
+    def _try(self, call: Callable[[SchedulerHalf], T], otherwise: T) -> T:
+        """The scheduler half's answer, or `otherwise` once something is wrong with it: then blending is over."""
         assert self._scheduler is not None
-        return False, self._scheduler.finish(request)
+        try:
+            return call(self._scheduler)
+        except Exception as error:
+            if not self._scheduler.unsupported:
+                logger.exception("agentcache: blending is paused until restart; requests are prefilled")
+            self._scheduler.pause(f"blending paused: {type(error).__name__}: {error}")
+            return otherwise
 
     def shutdown(self) -> None:
         process.close()

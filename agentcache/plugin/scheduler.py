@@ -200,10 +200,14 @@ class SchedulerHalf:
             live.plan = Plan(start, stop, (), np.arange(start, stop, dtype=np.int64))
         self._loads.append(LoadOp(request.request_id, as_tokens(request.all_token_ids), pages, live.plan))
 
-    def step(self, output: SchedulerOutput) -> StepMetadata:
-        """Everything the worker half has to do for this step."""
+    def take_loads(self) -> StepMetadata:
+        """What has been admitted and finished since the last step."""
         metadata = StepMetadata(self._loads, [], self._finished)
         self._loads, self._finished = [], []
+        return metadata
+
+    def plan_stores(self, output: SchedulerOutput, metadata: StepMetadata) -> None:
+        """Add the entries whose last token this step computes to `metadata.stores`."""
         for request_id, scheduled in output.num_scheduled_tokens.items():
             live = self._live.get(request_id)
             if live is None or not live.to_store:
@@ -214,18 +218,17 @@ class SchedulerHalf:
                 info = live.to_store.popleft()
                 if info.id not in self._known:
                     metadata.stores.append(StoreOp(request_id, self._pages(request_id), info))
-        return metadata
 
     def _pages(self, request_id: str) -> tuple[int, ...]:
         assert self.cache_manager is not None
         return tuple(self.cache_manager.get_block_ids(request_id)[0])
 
-    def pause(self, request: Request, reason: str) -> None:
-        """Stop blending: this request is prefilled, and so is every later one."""
+    def pause(self, reason: str) -> None:
+        """Stop blending for good: requests that have not been admitted yet are prefilled, and so are all later ones."""
         self.unsupported = reason
-        live = self._live.get(request.request_id)
-        if live is not None:
-            live.candidate, live.fallback = None, reason
+        for live in self._live.values():
+            if not live.admitted:
+                live.candidate, live.fallback = None, live.fallback or reason
 
     def report(self, report: WorkerReport) -> None:
         """What the worker half did in a step."""
@@ -236,7 +239,7 @@ class SchedulerHalf:
             if request_id in self._live:
                 self._live[request_id].holes += holes
         if report.broken:
-            self.unsupported = report.broken
+            self.pause(report.broken)
 
     def finish(self, request: Request) -> dict[str, Any] | None:
         """A request is over. Returns its counters if it named agentcache in its parameters."""

@@ -14,6 +14,7 @@ from typing import Any
 from agentcache.context import Stream, Streams
 from agentcache.engine_client import EngineClient
 from agentcache.entry import entries_of_stream
+from agentcache.errors import IndexError_
 from agentcache.indexer import Index
 
 _ALONE_KINDS = ("function", "method", "class", "class head")
@@ -86,8 +87,10 @@ class WarmWorker:
         return self.progress
 
     def _streams_of(self, item: WarmItem) -> Iterator[Stream]:
-        data = self._index.read(item.path)
-        blocks = self._index.blocks(item.path)
+        try:
+            data, blocks = self._index.read(item.path), self._index.blocks(item.path)
+        except IndexError_:
+            return  # edited or gone since it was indexed: the watcher will name it again
         if item.block is None:
             yield from self._streams.of_file(data, blocks)
             return

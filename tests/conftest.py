@@ -1,0 +1,47 @@
+"""What every test shares: the default model, pulled once, and caches that are not the user's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentcache import paths
+
+MODEL = "smollm2-135m"
+MODELS_HOME = paths.home()  # the user's own cache: a model is pulled once a machine, not once a run
+
+
+@pytest.fixture(scope="session")
+def model_folder() -> str:
+    """The default model as a local folder."""
+    from agentcache.models import resolve
+
+    before = os.environ.get("AGENTCACHE_HOME")
+    os.environ["AGENTCACHE_HOME"] = str(MODELS_HOME)
+    try:
+        return resolve(MODEL)
+    finally:
+        if before is None:
+            os.environ.pop("AGENTCACHE_HOME")
+        else:
+            os.environ["AGENTCACHE_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def session_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home for everything but models, for the whole session."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(autouse=True)
+def _private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test writes into the user's cache."""
+    home = tmp_path / "agentcache-home"
+    home.mkdir()
+    if (MODELS_HOME / "models").is_dir():
+        (home / "models").symlink_to(MODELS_HOME / "models")
+    monkeypatch.setenv("AGENTCACHE_HOME", str(home))
+    yield

@@ -1,0 +1,188 @@
+"""One real vLLM server a session, float32 so that equal means equal, and the answers of a vLLM without the plug-in."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from agentcache.engine import Engine, EngineOptions
+from agentcache.engine_client import EngineClient
+from agentcache.settings import EngineSettings
+
+SERVED = "smollm2-135m"
+PAGE_SIZE = 128
+RAM_BYTES = 48 << 20  # small on purpose: entries of 46 KB a token have to go to disk and come back
+ENGINE_ARGUMENTS = (
+    *("--dtype", "float32"),
+    *("--max-model-len", "4096"),
+    *("--max-logprobs", "-1"),
+    *("--enforce-eager",),
+    *("--seed", "0"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """tokens: generated text pieces, greedy; first: logprob of every vocabulary token at the first position."""
+
+    tokens: list[str]
+    first: dict[str, float]
+    counters: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The session's server and what tests do with it."""
+
+    client: EngineClient
+    store_dir: Path
+    encode: Callable[[str], list[int]]
+
+    def ask(
+        self, prompt: list[int], *, num_tokens: int = 8, salt: str | None = None, **wish: Any
+    ) -> Answer:
+        """A completion of token ids with `kv_transfer_params.agentcache = wish`."""
+        body = completion_body(prompt, num_tokens, salt)
+        body["kv_transfer_params"] = {"agentcache": wish}
+        answer = self.client.post("/v1/completions", body)
+        return Answer(*generated(answer), answer["kv_transfer_params"]["agentcache"])
+
+    def store(self, tokens: list[int], *cuts: int) -> None:
+        """Have entries computed, and wait until they are on disk."""
+        self.client.precompute(SERVED, tokens, list(cuts) or [0, len(tokens)])
+        self.flush()
+
+    def flush(self) -> None:
+        deadline = time.monotonic() + 60.0
+        while self.status()["store"]["pending"]:
+            assert time.monotonic() < deadline, "entries were not written within a minute"
+            time.sleep(0.05)
+
+    def status(self) -> dict[str, Any]:
+        return self.client.status()
+
+    def pages_used(self) -> float:
+        """vLLM's own gauge of pages in use, 0 to 1."""
+        for line in self.client.metrics().splitlines():
+            if line.startswith("vllm:kv_cache_usage_perc"):
+                return float(line.rsplit(" ", 1)[1])
+        raise AssertionError("vLLM reports no page usage")
+
+    def reason(self, name: str) -> int:
+        return int(self.status()["fallbacks"].get(name, 0))
+
+
+def completion_body(prompt: list[int], num_tokens: int, salt: str | None = None) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": SERVED,
+        "prompt": prompt,
+        "max_tokens": num_tokens,
+        "temperature": 0.0,
+        "logprobs": -1,
+    }
+    if salt is not None:
+        body["cache_salt"] = salt
+    return body
+
+
+def generated(answer: dict[str, Any]) -> tuple[list[str], dict[str, float]]:
+    logprobs = answer["choices"][0]["logprobs"]
+    return logprobs["tokens"], logprobs["top_logprobs"][0]
+
+
+def largest_difference(a: dict[str, float], b: dict[str, float]) -> float:
+    """Over all tokens that can be told apart by their text, the largest difference of logprobs."""
+    assert a.keys() == b.keys()
+    return max(abs(a[token] - b[token]) for token in a)
+
+
+@pytest.fixture(scope="session")
+def encode(model_folder: str) -> Callable[[str], list[int]]:
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    return encode
+
+
+@pytest.fixture(scope="session")
+def texts(encode: Callable[[str], list[int]]) -> dict[str, list[int]]:
+    """Token streams of real code, about 400 to 700 tokens each, and what stands around them in a prompt."""
+    import argparse
+    import inspect
+    import json.decoder
+    import shlex
+
+    def source(module: Any, limit: int) -> list[int]:
+        return encode(inspect.getsource(module))[:limit]
+
+    return {
+        "textwrap": source(textwrap, 700),
+        "argparse": source(argparse, 600),
+        "shlex": source(shlex, 500),
+        "decoder": source(json.decoder, 400),
+        "system": encode("<|im_start|>system\nYou are a coding assistant.<|im_end|>\n<|im_start|>user\n"),
+        "question": encode("\nWhat is the last function for?<|im_end|>\n<|im_start|>assistant\n"),
+    }
+
+
+@pytest.fixture(scope="session")
+def prompts(texts: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The prompts whose plain answers are known."""
+    t = texts
+    return {
+        "shuffled": t["system"] + t["shlex"] + t["textwrap"] + t["argparse"] + t["question"],
+        "in place": t["textwrap"] + t["question"],
+        "short": t["system"][:10] + t["question"],
+        "unknown": t["system"] + list(reversed(t["decoder"])) + t["question"],
+        "with decoder": t["system"] + t["decoder"] + t["question"],
+    }
+
+
+@pytest.fixture(scope="session")
+def plain(model_folder: str, prompts: dict[str, list[int]]) -> dict[str, Answer]:
+    """What a vLLM without the plug-in answers. The server is stopped before the session's own starts."""
+    options = EngineOptions(model=model_folder, served_name=SERVED, settings=None, extra=ENGINE_ARGUMENTS, kv_gib=1)
+    with Engine(options) as engine:
+        engine.wait_ready()
+        with engine.client() as client:
+            return {
+                name: Answer(*generated(client.post("/v1/completions", completion_body(ids, 8))), {})
+                for name, ids in prompts.items()
+            }
+
+
+@pytest.fixture(scope="session")
+def server(
+    model_folder: str,
+    plain: dict[str, Answer],
+    texts: dict[str, list[int]],
+    encode: Callable[[str], list[int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Server]:
+    """The session's server, with three of the files stored."""
+    store_dir = tmp_path_factory.mktemp("store")
+    options = EngineOptions(
+        model=model_folder,
+        served_name=SERVED,
+        settings=EngineSettings(store_dir=str(store_dir), ram_bytes=RAM_BYTES),
+        extra=ENGINE_ARGUMENTS,
+        kv_gib=1,
+    )
+    with Engine(options) as engine:
+        engine.wait_ready()
+        with engine.client() as client:
+            running = Server(client, store_dir, encode)
+            for name in ("textwrap", "argparse", "shlex"):
+                size = len(texts[name])
+                running.store(texts[name], 0, size // 3, size // 2, size)
+            yield running
