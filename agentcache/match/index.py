@@ -86,7 +86,7 @@ class Storage:
         return tokens and units and num_rows <= min(len(self._rows), len(self._names))
 
     def reserve(self, num_units: int, num_rows: int) -> None:
-        """Have memory for units and rows below these numbers. Drop snapshots before: held, they cost a copy."""
+        """Have memory for units and rows below these numbers. Drop snapshots before: each costs a copy."""
         self._tokens.reserve(MIN_SPAN * num_units)
         self._units.reserve(num_units)
         self._rows.reserve(num_rows)
