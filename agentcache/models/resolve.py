@@ -23,11 +23,11 @@ def resolve(name: str, progress: Progress | None = None) -> str:
     if name in KNOWN:
         return str(pull(name, progress))
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"{name} holds no model: there is no config.json in it")
         return str(path.absolute())
-    if path.exists():
+    if name and path.exists():
         raise ModelError(f"{name} is a file: give the folder that holds the model's config.json")
     if _HUB_ID.fullmatch(name) is None or name.endswith((".gguf", ".safetensors")):
         known = ", ".join(sorted(KNOWN))

@@ -43,6 +43,7 @@ class Victim(NamedTuple):
 
 
 _COLUMNS = "id, salt, context, parent, position, tokens, size, created, last_used, uses, checksum"
+_USAGE = "SELECT COALESCE(SUM(entries), 0), COALESCE(SUM(bytes), 0) FROM usage WHERE ? IS NULL OR model = ?"
 _INSERT = (
     f"INSERT INTO entries (model, {_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?) "
     "ON CONFLICT (model, id) DO UPDATE SET "
@@ -156,13 +157,15 @@ class Catalog:
 
     def usage(self, model: str | None = None) -> tuple[int, int]:
         """Entries and bytes of one model, or of all; files being written count as bytes."""
-        sql = "SELECT COALESCE(SUM(entries), 0), COALESCE(SUM(bytes), 0) FROM usage"
-        with self._write_lock:
-            if model is None:
-                found = self._writer.execute(sql).fetchone()
-            else:
-                found = self._writer.execute(f"{sql} WHERE model = ?", (self._key(model),)).fetchone()
+        with self._read_lock:
+            key = None if model is None else self._key(model)
+            found = self._reader.execute(_USAGE, (key, key)).fetchone()
         return int(found[0]), int(found[1])
+
+    def bytes_used(self) -> int:
+        """As `usage` of all models, the changes of the present transaction included."""
+        with self._write_lock:
+            return int(self._writer.execute(_USAGE, (None, None)).fetchone()[1])
 
     def victims(self, limit: int, *, unused_since: float | None = None) -> list[Victim]:
         """The least recently used entries of all models, oldest first."""
@@ -254,7 +257,8 @@ class Catalog:
 def _encode(row: Row) -> tuple[object, ...]:
     info = row.info
     tokens = info.tokens.astype("<i4").tobytes()
-    fields = (info.id, info.salt, info.context, info.parent, info.position, tokens, row.size)
+    # int(): SQLite does not know numpy's integers
+    fields = (info.id, info.salt, info.context, info.parent, int(info.position), tokens, row.size)
     return (*fields, row.created, row.last_used, row.uses, _row_checksum(fields))
 
 

@@ -15,12 +15,13 @@ from agentcache.store.catalog import Catalog, Row, Victim
 from agentcache.store.clock import StoreClock
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused, catalog_reason, reason_of
 from agentcache.store.evict import make_room
-from agentcache.store.files import read_file, write_file
+from agentcache.store.files import read_file, read_info, write_file
 from agentcache.store.format import UnknownFormat, encode
 from agentcache.store.layout import EntryLayout
 from agentcache.store.policy import EvictionPolicy
-from agentcache.store.reconcile import reconcile
+from agentcache.store.reconcile import entry_files, reconcile
 from agentcache.store.root import Root
+from agentcache.store.schema import is_damage
 from agentcache.store.stats import Counts, TierStats
 
 
@@ -59,8 +60,15 @@ class DiskTier:
             yield from self._infos(seen)
         except sqlite3.Error as error:
             self._errors.add(catalog_reason(error))
-            self._rebuild()
-            yield from self._infos(seen)
+            if is_damage(error):
+                self._rebuild()
+            # the rest from the files themselves: slower, but there is no doubt about it
+            for path in entry_files(self._root, self._model):
+                with suppress(EntryCorrupt, UnknownFormat, OSError):
+                    head, info = read_info(path)
+                    if (head.model, head.layout) == (self._model, self._layout) and info.id not in seen:
+                        seen.add(info.id)
+                        yield info
 
     def read(self, id: str) -> tuple[EntryInfo, torch.Tensor]:
         path = self._find(id)
@@ -179,6 +187,8 @@ class DiskTier:
 
     def _find(self, id: str) -> Path | None:
         """The entry's path if something lies there. Another process may have written it a moment ago."""
+        if len(id) != 64 or not id.isalnum():
+            return None
         try:
             salt = self._catalog.salt_of(self._model, id)
         except sqlite3.Error as error:
@@ -224,10 +234,15 @@ class DiskTier:
             yield from (row.info for row in again if row.info.id not in seen)
 
     def _rebuild(self) -> None:
-        with self._root.exclusive():
-            self._catalog.recreate()
-            self._catalog.register(self._model, self._layout.to_json())
-            reconcile(self._root, self._catalog)
+        try:
+            with self._root.exclusive():
+                self._catalog.recreate()
+                self._catalog.register(self._model, self._layout.to_json())
+                reconcile(self._root, self._catalog)
+        except sqlite3.Error as error:
+            self._errors.add(catalog_reason(error))
+        except OSError as error:
+            self._errors.add(reason_of(error))
 
     def _usage(self, model: str | None) -> tuple[int, int]:
         try:

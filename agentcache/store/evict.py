@@ -23,7 +23,7 @@ def make_room(
     and the next opening drop those.
     """
     sample: list[Victim] = []
-    _, used = catalog.usage()
+    used = catalog.bytes_used()
     while used + size_bytes > budget_bytes:
         if not sample:
             sample = catalog.victims(SAMPLE)

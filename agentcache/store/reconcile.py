@@ -70,9 +70,9 @@ def reconcile(root: Root, catalog: Catalog) -> Reconciled:
     return Reconciled(adopted, len(stale), corrupt, foreign)
 
 
-def entry_files(root: Root) -> Iterator[Path]:
-    """Every entry file under the root, of every model and salt."""
-    for model in _folders(root.path, 16):
+def entry_files(root: Root, only: str | None = None) -> Iterator[Path]:
+    """Every entry file under the root, of every model and salt, or of one model."""
+    for model in _folders(root.path, 16) if only is None else [root.path / model_folder(only)]:
         for salt in _folders(model):
             for shard in _folders(salt, 2):
                 with suppress(OSError), os.scandir(shard) as found:

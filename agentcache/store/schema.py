@@ -17,6 +17,11 @@ from agentcache.errors import StoreError
 VERSION = 1
 _CHECK_UP_TO_BYTES = 64 << 20
 
+
+class Damaged(sqlite3.DatabaseError):
+    """SQLite's own check found a fault."""
+
+
 migrations = Migrations("agentcache.store")
 
 
@@ -89,8 +94,8 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, bool]:
     """Open or create the catalog; a damaged one is deleted first (True). Call with the root's lock held."""
     try:
         return _open_checked(path), False
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError) and not _is_damage(error):
+    except sqlite3.Error as error:
+        if not is_damage(error):
             raise
     delete(path)
     return _open_checked(path), True
@@ -111,13 +116,19 @@ def _open_checked(path: Path) -> sqlite3.Connection:
         if path.stat().st_size <= _CHECK_UP_TO_BYTES:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
-                raise sqlite3.DatabaseError(verdict)
+                raise Damaged(verdict)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _is_damage(error: sqlite3.OperationalError) -> bool:
-    """Whether the tables are not what they should be, as opposed to a disk that cannot be written now."""
-    return error.sqlite_errorcode == sqlite3.SQLITE_ERROR
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the database is not what it should be, as opposed to one that cannot be used just now."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+    damage = (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_ERROR,
+    )  # ERROR: a table is missing
+    return isinstance(error, Damaged) or code in damage or "decode to UTF-8" in str(error)

@@ -236,3 +236,27 @@ def test_tensors_of_other_devices_are_refused(open_store: OpenStore) -> None:
     info, kv = make_entry(1)
     with pytest.raises(ValueError, match="CPU"):
         open_store().put(info, kv.to(torch.device("meta")))
+
+
+def test_a_catalog_that_fails_is_done_without(open_store: OpenStore, root: Path) -> None:
+    """Every statement fails, as on a disk with errors: the files answer, and the catalog is left alone."""
+    before = fill(open_store)
+    store = open_store()
+    catalog = store._disk._catalog
+    catalog.close()
+    assert restored(store) == before
+    info, kv = make_entry(100)
+    store.put(info, kv)
+    assert store.flush(30)
+    assert bits(store.read(info.id)) == bits(kv)
+    assert set(store.stats().errors) == {"catalog"}
+    assert restored(open_store()) == before
+
+
+def test_strange_ids_are_missing(open_store: OpenStore) -> None:
+    store = open_store()
+    strange = ["", "x", "../" * 20 + "abcd", "/" * 64, "0" * 64]
+    assert store.missing(strange) == strange
+    for id in strange:
+        with pytest.raises(EntryMissing):
+            store.read(id)
