@@ -53,7 +53,8 @@ class Checkout:
 
     def list_files(self) -> GitListing:
         """Everything below `folder`. GitRefused if git does not answer."""
-        tracked, submodules = [], []
+        tracked: list[str] = []
+        submodules: list[str] = []
         for entry in self._split("ls-files", "-z", "-s"):
             meta, _, path = entry.partition("\t")
             if meta.startswith("160000"):

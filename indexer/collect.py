@@ -25,7 +25,8 @@ def collect(database: Database, keep_at_least: int = _KEEP_AT_LEAST) -> int:
         connection.execute("CREATE TEMP TABLE doomed (id INTEGER PRIMARY KEY)")
         dropped = connection.execute(
             "INSERT INTO doomed SELECT id FROM content c "
-            "WHERE NOT EXISTS (SELECT 1 FROM file f WHERE f.content = c.id) ORDER BY id DESC LIMIT -1 OFFSET ?",
+            "WHERE NOT EXISTS (SELECT 1 FROM file f WHERE f.content = c.id) "
+            "ORDER BY id DESC LIMIT -1 OFFSET ?",
             (keep,),
         ).rowcount
         for table, column in (

@@ -22,7 +22,7 @@ class Damaged(Exception):
 
 
 class Database:
-    """An index file, 0600, WAL. Any thread may use it; readers never wait, writers take `writing()` in turn."""
+    """An index file, 0600, WAL. Any thread may use it; readers never wait, writers take turns."""
 
     def __init__(self, path: Path) -> None:
         """Open `path`, making it if need be. IndexError_ if it is a newer program's or cannot be opened."""
@@ -114,8 +114,8 @@ class Database:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version > VERSION:
                 raise IndexError_(
-                    f"the index {self.path} was written by a newer agentcache (format {version}, this one knows "
-                    f"{VERSION}): update agentcache, or delete the file to index again"
+                    f"the index {self.path} was written by a newer agentcache (format {version}, "
+                    f"this one knows {VERSION}): update agentcache, or delete the file to index again"
                 )
             if version < VERSION:
                 migrate(connection)

@@ -78,7 +78,7 @@ def _ignored_reason(path: str) -> str:
 
 
 class _OutOfFolder:
-    """Tells whether a listed path is left out for a folder it is in or a rule; notes the reason once a folder."""
+    """Whether a listed path is left out for a rule or a folder it is in; notes the reason once a folder."""
 
     def __init__(self, prefix: str, rules: IgnoreRules, listing: Listing) -> None:
         self._prefix = prefix

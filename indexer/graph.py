@@ -1,4 +1,4 @@
-"""Which files matter most: PageRank over "mentions a name that is defined there", as repository maps do it."""
+"""Which files matter most: PageRank over "mentions a name that is defined there", as repo maps do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COMMON = 12
 
 
 def importance(connection: sqlite3.Connection) -> dict[str, float]:
-    """Importance of every indexed file, most important first; the values add up to 1. {} for an empty index."""
+    """Importance of every indexed file, most first; the values add up to 1. {} for an empty index."""
     import numpy as np
 
     rows = connection.execute(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -14,12 +16,21 @@ from agentcache import paths
 from agentcache.errors import IndexError_
 from agentcache.indexer import graph, reader
 from agentcache.indexer.checkout import Checkout, find_checkout
+from agentcache.indexer.collect import collect
 from agentcache.indexer.database import Database, is_damage
 from agentcache.indexer.identity import content_id
 from agentcache.indexer.load import Loaded, load
-from agentcache.indexer.records import Block, FileRecord, IndexReport, Problem, Progress, Reference
+from agentcache.indexer.records import (
+    Block,
+    ChangeRecord,
+    FileRecord,
+    IndexReport,
+    Problem,
+    Progress,
+    Reference,
+)
 from agentcache.indexer.settings import IndexSettings
-from agentcache.indexer.update import Update
+from agentcache.indexer.update import Outcome, Update
 
 T = TypeVar("T")
 
@@ -27,6 +38,12 @@ T = TypeVar("T")
 def default_database(root: Path) -> Path:
     """Where the index of `root` is kept: one file a resolved root."""
     return paths.index_dir() / f"{blake3(bytes(root.resolve())).hexdigest()[:32]}.db"
+
+
+def forget(db_path: Path) -> None:
+    """Delete an index file, if there is one; whoever has it open goes on with what they have."""
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{db_path}{suffix}").unlink(missing_ok=True)
 
 
 class Index:
@@ -63,29 +80,52 @@ class Index:
         return find_checkout(self.root)
 
     def update(
-        self,
-        progress: Callable[[Progress], None] | None = None,
-        *,
-        only: list[str] | None = None,
-        changes: bool = True,
+        self, progress: Callable[[Progress], None] | None = None, *, changes: bool = True
     ) -> IndexReport:
         """Bring the index up to date with the disk and say what was done.
 
-        progress: called from this thread a few times a second
-        only: look at these paths alone, if they are files that are indexed; if not, at everything
-        changes: whether the report lists what became of each changed file's blocks
+        progress: called from this thread, a few times a second
+        changes: whether the report lists what became of each changed file's blocks (it takes memory)
         """
+        started = time.monotonic()
+        outcome = self._run(None, progress, changes)
+        num_files, num_blocks, num_bytes, languages = self.totals()
+        return IndexReport(
+            files=num_files,
+            blocks=num_blocks,
+            languages=languages,
+            bytes=num_bytes,
+            seconds=time.monotonic() - started,
+            parsed_files=outcome.parsed_files,
+            unchanged_files=outcome.unchanged_files,
+            skipped=dict(sorted(Counter(reason for _, reason in self.left_out()).items())),
+            errors=self.problems(),
+            changes=outcome.changes,
+        )
 
-        def run() -> IndexReport:
+    def refresh(self, only: Iterable[str]) -> list[ChangeRecord]:
+        """Bring these paths (posix, below the root) up to date, and whatever else they bear on.
+
+        The quick way for who knows what changed: an edited file takes a few milliseconds.
+        """
+        return self._run(list(only), None, True).changes
+
+    def _run(
+        self, only: list[str] | None, progress: Callable[[Progress], None] | None, changes: bool
+    ) -> Outcome:
+        def run() -> Outcome:
             update = Update(
                 self.root,
                 self._database,
                 self.settings,
-                self.checkout() if only is None else None,
+                self.checkout,
                 on_progress=progress,
                 want_changes=changes,
             )
-            return update.run(only)
+            outcome = update.run(only)
+            if outcome.full:
+                collect(self._database)
+            return outcome
 
         try:
             return run()

@@ -50,7 +50,8 @@ GRAMMARS = (
     Language("csharp", "tree_sitter_c_sharp", "csharp", (".cs", ".csx")),
     Language(
         "ruby", "tree_sitter_ruby", "ruby", (".rb", ".rake", ".gemspec", ".ru"),
-        filenames=("rakefile", "gemfile", "guardfile", "vagrantfile", "podfile"), interpreters=("ruby", "jruby"),
+        filenames=("rakefile", "gemfile", "guardfile", "vagrantfile", "podfile"),
+        interpreters=("ruby", "jruby"),
     ),
     Language(
         "php", "tree_sitter_php", "php", (".php", ".phtml", ".php5"),
@@ -78,7 +79,7 @@ SECTIONED = {
     "css": (".css", ".scss", ".less"),
     "sql": (".sql", ".ddl", ".dml"),
 }
-"""Languages without a grammar here: sections by their own line patterns (`sections`). Everything else is text."""
+"""Languages without a grammar here: sections by line patterns (`sections`). Everything else is text."""
 
 _BY_SUFFIX = {suffix: language.name for language in GRAMMARS for suffix in language.suffixes} | {
     suffix: name for name, suffixes in SECTIONED.items() for suffix in suffixes

@@ -38,7 +38,7 @@ class Trouble(NamedTuple):
 
 
 def load(root: str, path: str, max_bytes: int) -> Loaded | LeftOut | Trouble:
-    """The bytes of the regular file `path` below `root`. Never follows a link, waits for a writer, or raises."""
+    """The bytes of the file `path` below `root`. Follows no link, waits for no writer, never raises."""
     for attempt in range(_TRIES):
         try:
             handle = os.open(f"{root}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""One file's bytes to blocks, definitions and mentions: a pure function of bytes, language and time budget."""
+"""One file's bytes to blocks, names and mentions: a pure function of bytes, language and time budget."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def assemble(
     mentions: dict[str, list[int]],
     note: str = "",
 ) -> Parsed:
-    """Give pieces (ascending rows, first 0) their ends and ids. `names` are (name, kind, row), rows from 0."""
+    """Give pieces (ascending rows, first 0) their ends and ids. `names`: (name, kind, row), rows from 0."""
     rows = [piece.row for piece in pieces]
     ends = [*rows[1:], len(starts)]
     blocks = []
@@ -134,7 +134,7 @@ def bounded(
     pieces: list[Piece],
     levels: Callable[[int, int], list[list[int]]] = lambda first, end: [],
 ) -> list[Piece]:
-    """The same pieces, the too long ones in parts. `levels(first, end)`: rows to cut at, as `windows.cut` has it."""
+    """The same pieces, too long ones in parts. `levels(first, end)`: rows to cut at, as in `windows.cut`."""
     result: list[Piece] = []
     for at, piece in enumerate(pieces):
         end = pieces[at + 1].row if at + 1 < len(pieces) else len(starts)

@@ -42,31 +42,42 @@ REASONS = {
 VERSION_CONTROL = frozenset((".git", ".hg", ".svn", ".bzr", ".jj"))
 
 _VENDORED_DIRS = frozenset(
-    "node_modules bower_components jspm_packages vendor third_party third-party _vendor site-packages "
-    "dist-packages .venv .virtualenv pods carthage elm-stuff .bundle .yarn .pnpm-store .cargo".split()
-)
+    (
+        "node_modules", "bower_components", "jspm_packages", "vendor", "third_party", "third-party",
+        "_vendor", "site-packages", "dist-packages", ".venv", ".virtualenv", "pods", "carthage",
+        "elm-stuff", ".bundle", ".yarn", ".pnpm-store", ".cargo",
+    )
+)  # fmt: skip
 _GENERATED_DIRS = frozenset(
-    "__pycache__ .mypy_cache .ruff_cache .pytest_cache .hypothesis .tox .nox .gradle .next .nuxt .svelte-kit "
-    ".parcel-cache .turbo .terraform .ipynb_checkpoints .eggs deriveddata .dart_tool .build .idea .vs".split()
-)
-_BUILD_DIRS = frozenset("build dist target out obj".split())
+    (
+        "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox", ".nox",
+        ".gradle", ".next", ".nuxt", ".svelte-kit", ".parcel-cache", ".turbo", ".terraform",
+        ".ipynb_checkpoints", ".eggs", "deriveddata", ".dart_tool", ".build", ".idea", ".vs",
+    )
+)  # fmt: skip
+_BUILD_DIRS = frozenset(
+    (
+        "build", "dist", "target", "out", "obj",
+    )
+)  # fmt: skip
 """Build output where git does not say otherwise: a tracked file in such a folder is source."""
 
 _GENERATED_FILES = (
-    "*.min.js", "*.min.css", "*.map", "*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*.pb.go", "*.pb.cc", "*.pb.h",
-    "*.g.dart", "*.freezed.dart", "*.designer.cs", "*.g.cs", "package-lock.json", "npm-shrinkwrap.json",
-    "yarn.lock", "pnpm-lock.yaml", "bun.lock", "cargo.lock", "poetry.lock", "uv.lock", "pdm.lock", "pipfile.lock",
-    "composer.lock", "gemfile.lock", "podfile.lock", "package.resolved", "go.sum", "flake.lock", "mix.lock",
-    "gradle.lockfile",
+    "*.min.js", "*.min.css", "*.map", "*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*.pb.go", "*.pb.cc",
+    "*.pb.h", "*.g.dart", "*.freezed.dart", "*.designer.cs", "*.g.cs", "package-lock.json",
+    "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml", "bun.lock", "cargo.lock", "poetry.lock",
+    "uv.lock", "pdm.lock", "pipfile.lock", "composer.lock", "gemfile.lock", "podfile.lock",
+    "package.resolved", "go.sum", "flake.lock", "mix.lock", "gradle.lockfile",
 )  # fmt: skip
 _SECRET_FILES = (
-    ".env", ".env.*", ".env-*", ".envrc", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore",
-    "*.kdbx", "*.ovpn", "*.ppk", "*.asc", "*.gpg", "*.tfstate", "*.tfstate.*", "*.tfvars", "id_rsa", "id_dsa",
-    "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk", "credentials", "credentials.json", "credentials.ini",
-    "credentials.y*ml", "*-credentials.json", "*_credentials.json", ".credentials*", "client_secret*.json",
-    "service-account*.json", "service_account*.json", "secrets.json", "secrets.y*ml", "secrets.toml",
-    ".secrets*", ".netrc", "_netrc", ".npmrc", ".pypirc", ".pgpass", ".my.cnf", ".htpasswd", ".git-credentials",
-    ".dockercfg", ".dockerconfigjson", "kubeconfig", ".boto", ".s3cfg", ".vault-token", "shadow",
+    ".env", ".env.*", ".env-*", ".envrc", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks",
+    "*.keystore", "*.kdbx", "*.ovpn", "*.ppk", "*.asc", "*.gpg", "*.tfstate", "*.tfstate.*", "*.tfvars",
+    "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk", "credentials",
+    "credentials.json", "credentials.ini", "credentials.y*ml", "*-credentials.json",
+    "*_credentials.json", ".credentials*", "client_secret*.json", "service-account*.json",
+    "service_account*.json", "secrets.json", "secrets.y*ml", "secrets.toml", ".secrets*", ".netrc",
+    "_netrc", ".npmrc", ".pypirc", ".pgpass", ".my.cnf", ".htpasswd", ".git-credentials", ".dockercfg",
+    ".dockerconfigjson", "kubeconfig", ".boto", ".s3cfg", ".vault-token", "shadow",
     "application_default_credentials.json", "master.key",
 )  # fmt: skip
 _SECRET_PATHS = (".ssh/", ".aws/", ".gnupg/", ".docker/config.json", ".kube/config", ".config/gcloud/")

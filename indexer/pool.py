@@ -7,6 +7,7 @@ files are parsed right here, since a worker takes longer to start than they take
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import marshal
 import os
@@ -30,7 +31,10 @@ _PIPE_BYTES = 1 << 20
 _SMALLEST_PIPE_BYTES = 1 << 16
 _MAX_QUEUED = 64
 _JOB_OVERHEAD = 512
-_BOOT = "import sys; sys.path[:] = sys.argv[2:]; from agentcache.indexer.worker import main; main(float(sys.argv[1]))"
+_BOOT = (
+    "import sys; budget_s, *sys.path[:] = sys.argv[1:]; "
+    "from agentcache.indexer.worker import main; main(float(budget_s))"
+)
 
 
 class Job(NamedTuple):
@@ -88,10 +92,9 @@ class _Worker:
     def send(self, job: Job) -> None:
         self.jobs.append(job)
         self.cost += job.cost
-        try:
+        # If it died on an earlier job, the end of its answers will say so.
+        with contextlib.suppress(OSError):
             self.requests.send_bytes(marshal.dumps((job.language, job.data)))
-        except OSError:
-            pass  # it died on an earlier job: the end of its answers will say so
 
     def stop(self) -> None:
         self.requests.close()

@@ -11,10 +11,11 @@ from agentcache.indexer.parse import PARSER_VERSION
 from agentcache.indexer.records import Block, FileRecord, Problem, Reference
 
 _BLOCK = "b.id, b.kind, b.name, b.scope, b.start_line, b.end_line, b.start_byte, b.end_byte"
+_FILE = "c.language, c.size, c.content_id, c.num_blocks"
 
 
 class FileRow(NamedTuple):
-    """What is known of a path: its content row (None if it was left out for `reason`) and the stat it was read under.
+    """What is known of a path: its content row (None if left out for `reason`), the stat it was read under.
 
     `racy`: read so soon after it was written that an equal stat does not prove equal bytes.
     """
@@ -66,8 +67,7 @@ def file_row(connection: sqlite3.Connection, path: str) -> FileRow | None:
 def files(connection: sqlite3.Connection) -> list[FileRecord]:
     """Indexed files, by path."""
     rows = connection.execute(
-        "SELECT f.path, c.language, c.size, c.content_id, c.num_blocks FROM file f JOIN content c ON c.id = f.content "
-        "ORDER BY f.path"
+        f"SELECT f.path, {_FILE} FROM file f JOIN content c ON c.id = f.content ORDER BY f.path"
     )
     return [FileRecord(os.fsdecode(path), *rest) for path, *rest in rows]
 
@@ -75,8 +75,7 @@ def files(connection: sqlite3.Connection) -> list[FileRecord]:
 def file_record(connection: sqlite3.Connection, path: str) -> FileRecord | None:
     """One indexed file; None if it is not indexed."""
     row = connection.execute(
-        "SELECT c.language, c.size, c.content_id, c.num_blocks FROM file f JOIN content c ON c.id = f.content "
-        "WHERE f.path = ?",
+        f"SELECT {_FILE} FROM file f JOIN content c ON c.id = f.content WHERE f.path = ?",
         (to_key(path),),
     ).fetchone()
     return FileRecord(path, *row) if row else None
@@ -106,7 +105,8 @@ def find(connection: sqlite3.Connection, name: str) -> list[Block]:
 def _find(connection: sqlite3.Connection, name: str) -> list[Block]:
     rows = connection.execute(
         f"SELECT DISTINCT f.path, {_BLOCK} FROM name n JOIN definition d ON d.name = n.id "
-        "JOIN file f ON f.content = d.content JOIN block b ON b.content = d.content AND b.ordinal = d.ordinal "
+        "JOIN file f ON f.content = d.content "
+        "JOIN block b ON b.content = d.content AND b.ordinal = d.ordinal "
         "WHERE n.text = ? ORDER BY f.path, b.ordinal",
         (name,),
     )
@@ -149,7 +149,8 @@ def similar_names(connection: sqlite3.Connection, text: str, limit: int) -> list
 def totals(connection: sqlite3.Connection) -> tuple[int, int, int, dict[str, int]]:
     """Files, blocks, bytes, and files by language (most first)."""
     rows = connection.execute(
-        "SELECT c.language, count(*), sum(c.num_blocks), sum(c.size) FROM file f JOIN content c ON c.id = f.content "
+        "SELECT c.language, count(*), sum(c.num_blocks), sum(c.size) "
+        "FROM file f JOIN content c ON c.id = f.content "
         "GROUP BY c.language ORDER BY count(*) DESC, c.language"
     ).fetchall()
     return (
@@ -170,11 +171,21 @@ def left_out(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
         yield os.fsdecode(path), reason
 
 
+def is_left_out(connection: sqlite3.Connection, path: str) -> bool:
+    """Whether `path`, or a folder that it is in, was left out (and was not in trouble)."""
+    parts = path.split("/")
+    keys = [to_key(path), *(to_key("/".join(parts[:count]) + "/") for count in range(1, len(parts)))]
+    marks = ", ".join("?" * len(keys))
+    row = connection.execute(f"SELECT 1 FROM left_out WHERE path IN ({marks}) AND NOT problem LIMIT 1", keys)
+    return row.fetchone() is not None
+
+
 def problems(connection: sqlite3.Connection) -> list[Problem]:
-    """Files in trouble, by path: those that could not be read, and those kept as windows with the reason why."""
+    """Files in trouble, by path: those that could not be read, and those kept as windows, with the reason."""
     rows = connection.execute(
         "SELECT path, reason FROM left_out WHERE problem "
-        "UNION ALL SELECT f.path, c.note FROM file f JOIN content c ON c.id = f.content WHERE c.note != '' ORDER BY 1"
+        "UNION ALL SELECT f.path, c.note FROM file f JOIN content c ON c.id = f.content "
+        "WHERE c.note != '' ORDER BY 1"
     )
     return [Problem(os.fsdecode(path), reason) for path, reason in rows]
 

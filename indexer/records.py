@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Block(NamedTuple):
-    """One piece of one file. The blocks of a file tile it: `start_byte` of each is `end_byte` of the one before.
+    """One piece of one file. The blocks of a file tile it: each starts at the byte where the one before ends.
 
     id: versioned content hash of the bytes alone (`identity.block_id`): equal text has an equal id anywhere
     path: file below the root, posix; bytes that are no UTF-8 are surrogate-escaped
@@ -46,7 +46,7 @@ class Reference(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """One file's trouble, in one line. The file is left out, or kept as line windows if the reason says so."""
+    """One file's trouble, in a line. The file is left out, or kept as line windows if the reason says so."""
 
     path: str
     reason: str
@@ -65,7 +65,7 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
-    """What became of one file's blocks. `added` and `kept` stand where they are now, `removed` where they were.
+    """What became of a file's blocks. `added` and `kept` stand where they are now, `removed` where they were.
 
     A block that only moved is kept. A file that appeared has only `added`, one that went only `removed`.
     """

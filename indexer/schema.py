@@ -82,7 +82,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 
     migrations = Migrations("agentcache.indexer")
 
-    @migrations(name="1_tables")
+    @migrations(name="1_tables")  # type: ignore[untyped-decorator]
     def tables(db: Database) -> None:
         for statement in _TABLES_V1.split(";\n"):
             if statement.strip():

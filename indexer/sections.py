@@ -16,8 +16,8 @@ _STARTS = {
     "toml": re.compile(rb"^\[\[?(?P<name>[^\]\n]+)\]\]?"),
     "css": re.compile(rb"^(?P<name>[^\s{}/*][^{}\n]*?)[ \t]*\{"),
     "html": re.compile(
-        rb"^[ \t]{0,4}<(?P<name>head|body|main|header|footer|nav|section|article|aside|form|table|template|script"
-        rb"|style|h[1-6])\b",
+        rb"^[ \t]{0,4}<(?P<name>head|body|main|header|footer|nav|section|article|aside|form|table"
+        rb"|template|script|style|h[1-6])\b",
         re.IGNORECASE,
     ),
     "sql": re.compile(
@@ -37,7 +37,7 @@ _UNDERLINE = re.compile(rb"^ {0,3}(?:=+|-+)[ \t\r]*$")
 def sections(language: str, lines: list[bytes]) -> list[Piece]:
     """Pieces of a file of a language of `languages.SECTIONED`, given as lines without their line feeds.
 
-    [] where nothing starts a section. Comments and lines that end with a comma go with the section below them.
+    [] where nothing starts a section. Comments and lines that end with a comma go with the section below.
     """
     if language == "markdown":
         return _markdown(lines)

@@ -12,14 +12,14 @@ MAX_FILE_BYTES = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """`max_file_bytes`: larger files are left out. `workers`: parser processes; 0 is one a usable CPU, at most 8."""
+    """`max_file_bytes`: larger files are left out. `workers`: parser processes; 0: one a CPU, at most 8."""
 
     max_file_bytes: int = MAX_FILE_BYTES
     workers: int = 0
 
     @classmethod
     def from_environment(cls) -> IndexSettings:
-        """Settings from `AGENTCACHE_MAX_FILE_BYTES` and `AGENTCACHE_INDEX_WORKERS`. UsageError if no number."""
+        """From `AGENTCACHE_MAX_FILE_BYTES` and `AGENTCACHE_INDEX_WORKERS`. UsageError if one is no number."""
         return cls(
             _number("AGENTCACHE_MAX_FILE_BYTES", MAX_FILE_BYTES), _number("AGENTCACHE_INDEX_WORKERS", 0)
         )

@@ -12,7 +12,20 @@ from typing import NamedTuple
 from agentcache.indexer.scan import Definition
 
 HOLDERS = frozenset(
-    "class interface struct union enum trait impl object record protocol extension annotation".split()
+    (
+        "class",
+        "interface",
+        "struct",
+        "union",
+        "enum",
+        "trait",
+        "impl",
+        "object",
+        "record",
+        "protocol",
+        "extension",
+        "annotation",
+    )
 )
 """Kinds whose members become pieces, and whose functions are methods."""
 

@@ -12,25 +12,36 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from agentcache.errors import IndexError_
 from agentcache.indexer import policy, reader
 from agentcache.indexer.checkout import Checkout
-from agentcache.indexer.collect import collect
 from agentcache.indexer.database import Database
 from agentcache.indexer.discover import Listing, discover
 from agentcache.indexer.identity import content_id
+from agentcache.indexer.ignore import AGENTCACHE_IGNORE, GIT_IGNORE
 from agentcache.indexer.languages import detect_language
 from agentcache.indexer.load import LeftOut, Loaded, Trouble, load
 from agentcache.indexer.pool import Job, parse_all
 from agentcache.indexer.reader import FileRow
-from agentcache.indexer.records import Block, ChangeRecord, IndexReport, Progress
+from agentcache.indexer.records import Block, ChangeRecord, Progress
 from agentcache.indexer.settings import IndexSettings
 from agentcache.indexer.writer import Writer
 
 OnProgress = Callable[[Progress], None]
 
 _PROGRESS_EVERY_S = 0.05
+_RULE_FILES = frozenset((GIT_IGNORE, AGENTCACHE_IGNORE, ".gitmodules"))
+
+
+class Outcome(NamedTuple):
+    """What an update did. `full`: it looked at everything; `changes` is empty if nobody wanted them."""
+
+    full: bool
+    parsed_files: int
+    unchanged_files: int
+    changes: list[ChangeRecord]
 
 
 class Update:
@@ -41,7 +52,7 @@ class Update:
         root: Path,
         database: Database,
         settings: IndexSettings,
-        checkout: Checkout | None,
+        find_checkout: Callable[[], Checkout | None],
         *,
         on_progress: OnProgress | None = None,
         want_changes: bool = True,
@@ -49,7 +60,7 @@ class Update:
         self._root = root
         self._database = database
         self._settings = settings
-        self._checkout = checkout
+        self._find_checkout = find_checkout
         self._on_progress = on_progress
         self._want_changes = want_changes
         self._started = time.monotonic()
@@ -59,10 +70,11 @@ class Update:
         self._gone: list[str] = []
         self._changed: dict[str, tuple[int | None, int | None]] = {}
         self._waiting: defaultdict[tuple[str, str], list[tuple[str, Loaded]]] = defaultdict(list)
+        self._full = False
         self._num_parsed = 0
         self._num_unchanged = 0
 
-    def run(self, only: Iterable[str] | None = None) -> IndexReport:
+    def run(self, only: Iterable[str] | None = None) -> Outcome:
         """Update everything, or the paths in `only` (posix, below the root) if they can be judged alone.
 
         IndexError_ if the root cannot be listed.
@@ -73,18 +85,23 @@ class Update:
                 self._update_all()
             else:
                 self._update_known(known)
-            changes = list(self._changes())
-        return self._report(changes)
+            return Outcome(self._full, self._num_parsed, self._num_unchanged, list(self._changes()))
 
     def _judge_alone(self, paths: set[str]) -> dict[str, FileRow] | None:
-        """The rows of `paths` if each is a file that was indexed and still is one; None if not."""
+        """The rows of those `paths` that are indexed files; None if one may change what else is indexed.
+
+        Left-out paths, and new ones that are gone already, need no look.
+        """
         known = {}
+        connection = self._database.connection
         for path in paths:
-            row = reader.file_row(self._database.connection, path)
-            name = path.rpartition("/")[2]
-            if row is None or name in (".gitignore", ".agentcacheignore", ".gitmodules"):
+            if path.rpartition("/")[2] in _RULE_FILES:
                 return None
-            known[path] = row
+            row = reader.file_row(connection, path)
+            if row is not None:
+                known[path] = row
+            elif os.path.lexists(self._root / path) and not reader.is_left_out(connection, path):
+                return None
         return known
 
     def _update_known(self, known: dict[str, FileRow]) -> None:
@@ -104,8 +121,9 @@ class Update:
         return None
 
     def _update_all(self) -> None:
+        self._full = True
         try:
-            listing = discover(self._root, self._settings, self._checkout)
+            listing = discover(self._root, self._settings, self._find_checkout())
         except OSError as error:
             raise IndexError_(
                 f"{self._root} cannot be listed ({(error.strerror or str(error)).lower()}): "
@@ -222,24 +240,6 @@ class Update:
                     now - self._started,
                 )
             )
-
-    def _report(self, changes: list[ChangeRecord]) -> IndexReport:
-        connection = self._database.connection
-        collect(self._database)
-        num_files, num_blocks, num_bytes, languages = reader.totals(connection)
-        skipped = Counter(reason for _, reason in reader.left_out(connection))
-        return IndexReport(
-            files=num_files,
-            blocks=num_blocks,
-            languages=languages,
-            bytes=num_bytes,
-            seconds=time.monotonic() - self._started,
-            parsed_files=self._num_parsed,
-            unchanged_files=self._num_unchanged,
-            skipped=dict(sorted(skipped.items())),
-            errors=reader.problems(connection),
-            changes=changes,
-        )
 
 
 def _is_current(row: FileRow | None, info: os.stat_result) -> bool:

@@ -14,7 +14,7 @@ from zlib import crc32
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Sizes of windows. A single line longer than `max_bytes` is a window of its own: cuts are at line starts."""
+    """Sizes of windows. A line longer than `max_bytes` is a window of its own: cuts are at line starts."""
 
     min_lines: int
     max_lines: int
@@ -41,7 +41,7 @@ def cut(
     levels: Iterable[Sequence[int]],
     bounds: Bounds,
 ) -> list[int]:
-    """Rows in (first, end), ascending, at which to cut rows [first, end) so that each part is within `bounds`.
+    """Rows in (first, end), ascending, at which to cut rows [first, end) so that each part fits `bounds`.
 
     `levels` are ascending rows that are good to cut at, best level first; behind them come rows below a blank
     one, then any row.

@@ -1,4 +1,4 @@
-"""A parser process: reads (language, bytes) from stdin, writes what is in them to stdout, until stdin ends."""
+"""A parser process: (language, bytes) on stdin, what is in them on stdout, until stdin ends."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def unpacked(answer: Packed) -> Parsed:
     note, blocks, names, mentions = answer
     return Parsed(
         note,
-        [ParsedBlock._make(row) for row in blocks],  # type: ignore[arg-type]
-        [ParsedName._make(row) for row in names],  # type: ignore[arg-type]
-        [ParsedMention._make(row) for row in mentions],  # type: ignore[arg-type]
+        [ParsedBlock._make(row) for row in blocks],
+        [ParsedName._make(row) for row in names],
+        [ParsedMention._make(row) for row in mentions],
     )

@@ -123,7 +123,8 @@ class Writer:
 
     def _name_ids(self, connection: sqlite3.Connection) -> dict[str, int]:
         """Ids of every name in the batch; new ones are added, and made searchable."""
-        wanted = {row[0] for _, parsed in self._parsed for row in (*parsed.names, *parsed.mentions)}
+        wanted = {row.name for _, parsed in self._parsed for row in parsed.names}
+        wanted.update(row.name for _, parsed in self._parsed for row in parsed.mentions)
         missing = [name for name in wanted if name not in self._names]
         if not self._names_complete and missing:
             if len(missing) > _FEW_NAMES:
