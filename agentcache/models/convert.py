@@ -42,7 +42,7 @@ def convert(gguf: Path, out: Path, context: int) -> None:
 
 
 def _split_digits(tokenizer: object) -> None:
-    """Give the tokenizer the pre-tokenizer that the pinned file names ("smollm") without saying what it is."""
+    """Give the tokenizer the pre-tokenizer that the pinned file calls "smollm" without saying what it is."""
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
     steps = [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]

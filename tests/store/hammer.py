@@ -1,6 +1,7 @@
 """Run by the tests in processes of their own: use a store in a way that a test cannot in its own process.
 
-hammer.py write ROOT FIRST LAST      put entries over and over until killed; prints each durable round
+hammer.py killed ROOT FIRST LAST     a child puts and removes entries over and over and is killed at a random
+                                     moment; then "killed" is printed; again for each line on stdin
 hammer.py once ROOT FIRST LAST       put entries FIRST..LAST once, read everything back, print the stats
 hammer.py limited ROOT BYTES         the same for 20 entries, with files limited to BYTES (a full disk)
 hammer.py nobody ROOT FIRST LAST     the same as `once`, without the right to write ROOT
@@ -11,9 +12,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import random
 import resource
+import signal
 import sys
-from itertools import count
+import time
 from pathlib import Path
 
 from agentcache.store import EntryMissing, EntryStore
@@ -48,20 +51,36 @@ def put_and_read(root: str, seeds: range) -> None:
     print(json.dumps({"read": read, "wrong": wrong, "errors": stats.errors, "pending": stats.pending}))
 
 
-def write_until_killed(root: str, seeds: range) -> None:
+def write_for_ever(root: str, seeds: range, started: int) -> None:
     store = open_store(root)
-    for number in count():
+    while True:
         for seed in seeds:
             store.put(*entries.make_entry(seed))
         store.flush(60)
-        print("round", number, flush=True)
+        os.write(started, b".")
         for seed in seeds:
             store.remove(entries.make_entry(seed)[0].id)
 
 
+def kill_writers(root: str, seeds: range) -> None:
+    chance = random.Random(4)
+    for _ in sys.stdin:
+        reader, started = os.pipe()
+        child = os.fork()  # imports are paid for once; nothing has run yet that a fork would break
+        if child == 0:
+            write_for_ever(root, seeds, started)
+        os.read(reader, 1)  # one round is durable
+        time.sleep(chance.random() * 0.3)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(started)
+        print("killed", flush=True)
+
+
 def main(action: str, root: str, *numbers: str) -> None:
-    if action == "write":
-        write_until_killed(root, range(*map(int, numbers)))
+    if action == "killed":
+        kill_writers(root, range(*map(int, numbers)))
     elif action == "once":
         put_and_read(root, range(*map(int, numbers)))
     elif action == "limited":

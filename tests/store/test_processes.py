@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,22 +69,24 @@ def test_what_another_process_wrote_is_found(open_store: OpenStore, root: Path) 
 
 
 def test_kill_at_any_moment(root: Path) -> None:
-    chance = random.Random(4)
-    for _ in range(10):
-        writer = start("write", root, 0, 60)
-        assert writer.stdout is not None
-        assert writer.stdout.readline().startswith("round")
-        time.sleep(chance.random() * 0.3)
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        writer.stdout.close()
+    hammer = start("killed", root, 0, 60, stdin=subprocess.PIPE)
+    assert hammer.stdin is not None
+    assert hammer.stdout is not None
+    total = 0
+    for _ in range(15):
+        hammer.stdin.write("again\n")
+        hammer.stdin.flush()
+        assert hammer.stdout.readline() == "killed\n"
         with EntryStore.open(root, MODEL, LAYOUT, 1 << 22, 1 << 26) as store:
-            served = all_served_are_right(store)
+            total += (served := all_served_are_right(store))
             stats = store.stats()
             assert stats.errors == {}
             assert stats.tiers["disk"].entries == served == len(entry_files(root))
             assert stats.tiers["disk"].bytes == sum(path.stat().st_size for path in entry_files(root))
         assert list((root / "tmp").iterdir()) == []
+    assert total > 0
+    hammer.communicate(timeout=60)
+    assert hammer.returncode == 0
 
 
 @pytest.mark.parametrize("limit", [0, 5000, 300_000])
