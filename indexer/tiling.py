@@ -95,15 +95,11 @@ def _close(pieces: list[Piece], inside: list[_Open]) -> None:
 
 
 def _settled(pieces: list[Piece], blank: list[bool]) -> list[Piece]:
-    """Drop pieces that hold nothing: none of their own rows, or blank rows only."""
+    """Let every piece start with text, and drop those that hold none."""
     settled: list[Piece] = []
     for at, piece in enumerate(pieces):
         end = pieces[at + 1].row if at + 1 < len(pieces) else len(blank)
-        if all(blank[row] for row in range(piece.row, end)):
-            continue
-        settled.append(piece)
-    if not settled:
-        return pieces[:1]
-    if settled[0].row > 0:
-        settled[0] = settled[0]._replace(row=0)
-    return settled
+        first = next((row for row in range(piece.row, end) if not blank[row]), None)
+        if first is not None:
+            settled.append(piece._replace(row=first if settled else 0))
+    return settled or pieces[:1]

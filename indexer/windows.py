@@ -43,14 +43,19 @@ def cut(
 ) -> list[int]:
     """Rows in (first, end), ascending, at which to cut rows [first, end) so that each part fits `bounds`.
 
-    `levels` are ascending rows that are good to cut at, best level first; behind them come rows below a blank
-    one, then any row.
+    `levels` are ascending rows that are good to cut at, best level first; behind them come rows of text below a
+    blank one, then rows of text, then any row.
     """
     if fits(starts, len(data), first, end, bounds):
         return []
     everywhere = range(first + 1, end)
-    below_blank = [row for row in everywhere if not data[starts[row - 1] : starts[row]].strip()]
-    candidates = [*levels, below_blank, everywhere]
+    blank = {
+        row
+        for row in range(first, end)
+        if not data[starts[row] : _offset(starts, len(data), row + 1)].strip()
+    }
+    text = [row for row in everywhere if row not in blank]
+    candidates = [*levels, [row for row in text if row - 1 in blank], text, everywhere]
     cuts = []
     at = first
     while not fits(starts, len(data), at, end, bounds):
