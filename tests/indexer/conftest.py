@@ -78,7 +78,10 @@ def check_tiles(index: Index) -> None:
         blocks = index.blocks(record.path)
         assert len(blocks) == record.num_blocks
         assert b"".join(data[block.start_byte : block.end_byte] for block in blocks) == data
-        assert all(block.start_byte == 0 or data[block.start_byte - 1 : block.start_byte] == b"\n" for block in blocks)
+        assert all(
+            block.start_byte == 0 or data[block.start_byte - 1 : block.start_byte] == b"\n"
+            for block in blocks
+        )
 
 
 def contents(index: Index) -> dict[str, object]:

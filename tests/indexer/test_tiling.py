@@ -102,7 +102,9 @@ def test_long_functions_split_at_statements() -> None:
     check(data, parsed)
     assert [b.name for b in parsed.blocks] == ["long"] * len(parsed.blocks)
     assert [b.kind for b in parsed.blocks] == ["function", *["function part"] * (len(parsed.blocks) - 1)]
-    assert all(b.end_line - b.start_line < 1000 and b.end_byte - b.start_byte <= 64 * 1024 for b in parsed.blocks)
+    assert all(
+        b.end_line - b.start_line < 1000 and b.end_byte - b.start_byte <= 64 * 1024 for b in parsed.blocks
+    )
     assert all(data[b.start_byte :].startswith(b"    if ") for b in parsed.blocks[1:])
 
 
@@ -120,7 +122,9 @@ def test_large_values_and_wide_lines_stay_within_bounds(language: str) -> None:
     data = b"{\n" + b"".join(b'  "key%d": "%s",\n' % (n, b"v" * (n % 700)) for n in range(5000)) + b"}\n"
     parsed = parse_bytes(data, language)
     check(data, parsed)
-    assert all(b.end_line - b.start_line < 1000 and b.end_byte - b.start_byte <= 64 * 1024 for b in parsed.blocks)
+    assert all(
+        b.end_line - b.start_line < 1000 and b.end_byte - b.start_byte <= 64 * 1024 for b in parsed.blocks
+    )
 
 
 def test_a_line_longer_than_a_block_is_a_block() -> None:
