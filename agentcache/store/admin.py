@@ -16,7 +16,7 @@ from agentcache.store.files import read_file
 from agentcache.store.format import UnknownFormat
 from agentcache.store.layout import EntryLayout
 from agentcache.store.policy import SAMPLE, LeastRecentlyUsed
-from agentcache.store.reconcile import Reconciled, entry_files, reconcile
+from agentcache.store.reconcile import entry_files, reconcile
 from agentcache.store.root import Root, salt_folder
 from agentcache.store.stats import Counts
 
@@ -69,8 +69,7 @@ class StoreAdmin:
         self._root = Root(path)
         try:
             with self._root.exclusive():
-                self._catalog = open_catalog(self._root, Counts())
-                self.reconciled: Reconciled = reconcile(self._root, self._catalog)
+                self._catalog, self.reconciled = open_catalog(self._root, Counts())
         except BaseException:
             self._root.close()
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from threading import Lock
 import torch
 
 from agentcache.entry import EntryInfo
+from agentcache.errors import StoreError
 from agentcache.store.catalog import Catalog, Row, Victim
 from agentcache.store.clock import StoreClock
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused, catalog_reason, reason_of
@@ -19,10 +21,12 @@ from agentcache.store.files import read_file, read_info, write_file
 from agentcache.store.format import UnknownFormat, encode
 from agentcache.store.layout import EntryLayout
 from agentcache.store.policy import EvictionPolicy
-from agentcache.store.reconcile import entry_files, reconcile
+from agentcache.store.reconcile import Reconciled, entry_files, reconcile
 from agentcache.store.root import Root
 from agentcache.store.schema import is_damage
 from agentcache.store.stats import Counts, TierStats
+
+_RETRY_S = 10.0
 
 
 class DiskTier:
@@ -45,13 +49,8 @@ class DiskTier:
         self._counts = Counts()
         self._touches: dict[str, tuple[int, float]] = {}
         self._touch_lock = Lock()
-        with root.exclusive():
-            self._catalog = open_catalog(root, errors)
-            reconcile(root, self._catalog)
-            self._catalog.register(model, layout.to_json())
-            if budget_bytes and not root.refusal:
-                with self._catalog.transaction():
-                    make_room(root, self._catalog, policy, budget_bytes, 0, [])
+        self._next_try = 0.0
+        self._catalog = self._attach()
         self.clock = StoreClock(self._catalog.newest_use())
 
     def infos(self) -> Iterator[EntryInfo]:
@@ -134,6 +133,8 @@ class DiskTier:
         return path is not None
 
     def tick(self) -> None:
+        if self._root.refusal and time.monotonic() >= self._next_try:
+            self.recover()
         with self._touch_lock:
             touches, self._touches = self._touches, {}
         if touches:
@@ -156,6 +157,34 @@ class DiskTier:
     def close(self) -> None:
         self.tick()
         self._catalog.close()
+
+    def recover(self) -> None:
+        """Try to write again, in a root that could not be written so far."""
+        self._root.acquire()
+        if self._root.refusal:
+            self._next_try = time.monotonic() + _RETRY_S
+            return
+        try:
+            self._catalog = self._attach()  # the old one is in memory, and may be in use a moment longer
+        except StoreError:
+            self._root.refusal = "catalog"
+
+    def _attach(self) -> Catalog:
+        """The catalog, made to agree with the files, and the budget with it."""
+        with self._root.exclusive():
+            catalog, _ = open_catalog(self._root, self._errors)
+            self._next_try = time.monotonic() + _RETRY_S
+            try:
+                catalog.register(self._model, self._layout.to_json())
+                if self._budget_bytes and not self._root.refusal:
+                    with catalog.transaction():
+                        make_room(self._root, catalog, self._policy, self._budget_bytes, 0, [])
+            except StoreError:
+                catalog.close()
+                raise
+            except sqlite3.Error as error:
+                self._errors.add(catalog_reason(error))  # `write` tries again
+        return catalog
 
     def _write(self, info: EntryInfo, kv: torch.Tensor, gone: list[Victim]) -> None:
         buffers = encode(self._model, self._layout, info, kv)
@@ -252,17 +281,25 @@ class DiskTier:
             return 0, 0
 
 
-def open_catalog(root: Root, errors: Counts) -> Catalog:
-    """The root's catalog, or one in memory where none can be kept. Call inside `root.exclusive()`."""
-    if root.refusal:
-        errors.add(root.refusal)
-        return Catalog.in_memory()
-    try:
-        catalog, damaged = Catalog.open(root.path / "catalog.db")
-    except (sqlite3.Error, OSError) as error:
-        root.refusal = catalog_reason(error) if isinstance(error, sqlite3.Error) else reason_of(error)
-        errors.add(root.refusal)
-        return Catalog.in_memory()
-    if damaged:
-        errors.add("catalog")
-    return catalog
+def open_catalog(root: Root, errors: Counts) -> tuple[Catalog, Reconciled]:
+    """The root's catalog, in agreement with the files. Call inside `root.exclusive()`.
+
+    Where none can be kept, `root.refusal` says why, and the catalog is one in memory.
+    """
+    if not root.refusal:
+        try:
+            catalog, damaged = Catalog.open(root.path / "catalog.db")
+            try:
+                if damaged:
+                    errors.add("catalog")
+                return catalog, reconcile(root, catalog)
+            except BaseException:
+                catalog.close()
+                raise
+        except sqlite3.Error as error:
+            root.refusal = catalog_reason(error)
+        except OSError as error:
+            root.refusal = reason_of(error)
+    errors.add(root.refusal)
+    catalog = Catalog.in_memory()
+    return catalog, reconcile(root, catalog)

@@ -49,5 +49,9 @@ def reason_of(error: OSError) -> str:
 def catalog_reason(error: sqlite3.Error) -> str:
     """The word an error of the catalog's database is counted under."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    names = {sqlite3.SQLITE_FULL: "disk_full", sqlite3.SQLITE_READONLY: "read_only"}
+    names = {
+        sqlite3.SQLITE_FULL: "disk_full",
+        sqlite3.SQLITE_READONLY: "read_only",
+        sqlite3.SQLITE_IOERR: "io_error",
+    }
     return names.get(code, "catalog")

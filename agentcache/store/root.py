@@ -44,8 +44,23 @@ class Root:
         self.owner = uuid.uuid4().hex
         self.refusal = ""
         self._owner_lock = -1
+        self.acquire()
         try:
-            make_private(path)
+            os.scandir(path).close()
+        except OSError as error:
+            self.close()
+            raise StoreError(
+                f"the store at {path} cannot be opened ({error.strerror}): "
+                "set AGENTCACHE_HOME to a folder of yours"
+            ) from error
+
+    def acquire(self) -> None:
+        """Get ready to write, and set `refusal` to what is in the way, if anything is. May be tried again."""
+        self.refusal = ""
+        if self._owner_lock >= 0:
+            return
+        try:
+            make_private(self.path)
             with self.exclusive():
                 make_private(self.scratch)
                 self._owner_lock = _open_lock(self.scratch / "lock")
@@ -53,13 +68,6 @@ class Root:
         except OSError as error:
             self.close()
             self.refusal = reason_of(error)
-            try:
-                os.scandir(path).close()
-            except OSError as unreadable:
-                raise StoreError(
-                    f"the store at {path} cannot be opened ({unreadable.strerror}): "
-                    "set AGENTCACHE_HOME to a folder of yours"
-                ) from error
 
     @property
     def scratch(self) -> Path:

@@ -107,6 +107,19 @@ def test_a_full_disk_costs_entries_only(root: Path, limit: int) -> None:
         assert (served > 0) == (limit == 300_000)
 
 
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_disk_that_was_full(root: Path, before: int) -> None:
+    with EntryStore.open(root, MODEL, LAYOUT, 1 << 22, 1 << 23) as store:
+        for seed in range(20, 20 + before):
+            store.put(*make_entry(seed))
+    if not before:
+        shutil.rmtree(root)
+    outcome = result(start("recover", root, 2, 10))
+    assert (outcome["wrong"], outcome["errors"]) == (0, {})
+    with EntryStore.open(root, MODEL, LAYOUT, 1 << 22, 1 << 23) as store:
+        assert all_served_are_right(store) == 9 + before  # all but the one that was put while it was full
+
+
 @pytest.fixture
 def readable_by_all() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp())
