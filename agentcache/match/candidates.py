@@ -2,134 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
 import numpy as np
 
 from agentcache.match.index import (
     AFTER,
     BEFORE,
-    CONTEXT,
     FIRST,
     NUM,
     OWNER,
     PARENT,
-    POSITION,
+    PLACES,
     Index,
     Int32s,
-    Int64s,
-    UInt64s,
 )
 from agentcache.match.jit import compiled
 from agentcache.match.names import name_less
+from agentcache.match.prompt import (
+    AHEAD,
+    COUNT,
+    EXACT,
+    OFFSET,
+    ROW,
+    STANDS,
+    START,
+    STOP,
+    Prompt,
+    after_parent,
+    ahead,
+    behind,
+    same_context,
+    whole_context,
+)
 from agentcache.match.rules import MAX_ANCESTORS, MAX_HOLE, MIN_SPAN, RECENT_SPANS, TRIES
-from agentcache.match.table import find_slot, finish, front_unit, rolling
+from agentcache.match.slots import find_place, finish, front_unit, rolling, segment_of, slot_at
 
 _HALF = np.uint64(32)
-
-START, STOP, ROW, OFFSET, STANDS, EXACT = range(6)
-"""Columns of `Prompt.spans`."""
-
-COUNT, COMPARED, NEEDED, HERE = range(4)
-"""Indices into `Prompt.state`: spans so far, tokens compared, position whose digest is asked for, where the
-walk stands."""
-
-AHEAD: Final = 512
-"""Most positions looked up at once. Their slots are fetched before any is looked at: the fetches overlap."""
-
-
-class Prompt(NamedTuple):
-    """One prompt on its way through the matcher.
-
-    tokens  [n]
-    salts   [k]: numbers of the salts it may see, the preferred first
-    spans   [n + 1, 6]: those found so far
-    state   [4]
-    digest_at  [n + 1]: index into `digests` of what stands before that position, -1 if not computed yet
-    digests [m, 4]: the first is that of the empty context
-    hashes, fetched  [k, AHEAD]: scratch
-    hits    [2 * TRIES * k, 6]: scratch: candidates at one position, columns like `spans` but the last, which
-        is the rank of their salt
-    """
-
-    tokens: Int32s
-    salts: Int32s
-    spans: Int32s
-    state: Int64s
-    digest_at: Int32s
-    digests: Int32s
-    hashes: UInt64s
-    fetched: UInt64s
-    hits: Int32s
-
-
-@compiled
-def ahead(index: Index, prompt: Prompt, row: int, offset: int, start: int) -> int:
-    """How many tokens of the entry from `offset` on equal the prompt's from `start` on."""
-    limit = min(index.rows[row, NUM] - offset, len(prompt.tokens) - start)
-    base = MIN_SPAN * index.rows[row, FIRST] + offset
-    length = 0
-    while length < limit and index.tokens[base + length] == prompt.tokens[start + length]:
-        length += 1
-    prompt.state[COMPARED] += length + 1
-    return length
-
-
-@compiled
-def behind(index: Index, prompt: Prompt, row: int, offset: int, stop: int, floor: int) -> int:
-    """How many tokens of the entry before `offset` equal the prompt's before `stop`, down to `floor`."""
-    limit = min(offset, stop - floor)
-    base = MIN_SPAN * index.rows[row, FIRST] + offset - 1
-    length = 0
-    while length < limit and index.tokens[base - length] == prompt.tokens[stop - 1 - length]:
-        length += 1
-    prompt.state[COMPARED] += length + 1
-    return length
-
-
-@compiled
-def rank_of(prompt: Prompt, salt: int) -> int:
-    """Place of a salt among those the prompt may see, -1 if it may not."""
-    for rank in range(len(prompt.salts)):
-        if prompt.salts[rank] == salt:
-            return rank
-    return -1
-
-
-@compiled
-def whole_context(index: Index, prompt: Prompt, row: int, begin: int) -> int:
-    """1 if all before `begin` is what the entry was computed behind, 0 if not; -1: a digest is wanted."""
-    if index.rows[row, POSITION] != begin:
-        return 0
-    known = prompt.digest_at[begin]
-    if known < 0:
-        prompt.state[NEEDED] = begin
-        return -1
-    return 1 if same_context(index, prompt, row, known) else 0
-
-
-@compiled
-def same_context(index: Index, prompt: Prompt, row: int, known: int) -> bool:
-    """The entry was computed behind what the digest of that number stands for."""
-    for i in range(4):  # noqa: SIM110 (a generator does not compile)
-        if index.rows[row, CONTEXT + i] != prompt.digests[known, i]:
-            return False
-    return True
-
-
-@compiled
-def at_end(index: Index, prompt: Prompt, span: int) -> bool:
-    """The span reaches its entry's end."""
-    row, offset = prompt.spans[span, ROW], prompt.spans[span, OFFSET]
-    return bool(offset + prompt.spans[span, STOP] - prompt.spans[span, START] == index.rows[row, NUM])
-
-
-@compiled
-def after_parent(index: Index, prompt: Prompt, count: int, row: int, start: int) -> bool:
-    """The last of `count` spans ends at `start`, and is the end of what the entry was computed behind."""
-    if count == 0 or prompt.spans[count - 1, STOP] != start:
-        return False
-    return bool(index.rows[row, PARENT] == prompt.spans[count - 1, ROW]) and at_end(index, prompt, count - 1)
 
 
 @compiled
@@ -161,7 +68,7 @@ def next_hit(index: Index, prompt: Prompt, here: int) -> int:
         return -1
     # passing the index costs a thousand bytes: here, where it counts, it is taken apart
     slots, hashes, fetched, salts = index.slots, prompt.hashes, prompt.fetched, prompt.salts
-    mask = len(slots) - 1
+    segments = index.segments
     power, power_16 = index.powers[0], index.powers[1]
     h = rolling(tokens, here, power)
     width = 32  # small behind a span, where the next one is likely near
@@ -171,20 +78,27 @@ def next_hit(index: Index, prompt: Prompt, here: int) -> int:
             for k in range(len(salts)):
                 finished = finish(h, salts[k])
                 hashes[k, i] = finished
-                fetched[k, i] = slots[np.int64(finished) & mask]
+                segment = segment_of(finished)
+                fetched[k, i] = slots[slot_at(segment, np.int64(finished) & (segments[segment, PLACES] - 1))]
             if here + i < last:
                 h = h * power + np.uint64(tokens[here + i + MIN_SPAN])
                 h -= np.uint64(tokens[here + i]) * power_16
         for i in range(count):
             for k in range(len(salts)):
-                value, slot = fetched[k, i], np.int64(hashes[k, i])
+                value = fetched[k, i]
+                if value == 0:
+                    continue
+                h_i = hashes[k, i]
+                segment = segment_of(h_i)
+                mask = segments[segment, PLACES] - 1
+                place = np.int64(h_i)
                 while value != 0:
-                    if value >> _HALF == hashes[k, i]:
-                        if find_slot(index, hashes[k, i], salts[k], tokens, here + i) >= 0:
+                    if value >> _HALF == h_i:
+                        if find_place(index, h_i, salts[k], tokens, here + i) >= 0:
                             return here + i
                         break
-                    slot += 1
-                    value = slots[slot & mask]
+                    place += 1
+                    value = slots[slot_at(segment, place & mask)]
         here += count
         width = min(2 * width, AHEAD)
     return -1
@@ -200,10 +114,11 @@ def gather(index: Index, prompt: Prompt, here: int, floor: int) -> int:
     h = rolling(prompt.tokens, here, index.powers[0])
     for rank in range(len(prompt.salts)):
         salt = prompt.salts[rank]
-        slot = find_slot(index, finish(h, salt), salt, prompt.tokens, here)
-        if slot < 0:
+        finished = finish(h, salt)
+        place = find_place(index, finished, salt, prompt.tokens, here)
+        if place < 0:
             continue
-        front = front_unit(index, slot)
+        front = front_unit(index, slot_at(segment_of(finished), place))
         size, unit = 1, index.units[front, AFTER]
         while unit != front and size <= 2 * TRIES:
             size, unit = size + 1, index.units[unit, AFTER]

@@ -22,13 +22,14 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
-TOP, FREE, NUM_ROWS, NUM_SLOTS, NUM_FINGERPRINTS, NUM_ENTRIES = range(6)
-"""Indices into `Index.counts`: rows ever used, first free row or -1, rows, slots, fingerprints and entries
-in use."""
+TOP, FREE, NUM_ROWS, NUM_FINGERPRINTS, NUM_ENTRIES = range(5)
+"""Indices into `Index.counts`: rows ever used, first free row or -1; rows, fingerprints, entries in use."""
 
-MAX_LOAD: Final = 0.7
-"""Share of a hash table's places in use, beyond which it doubles."""
+SEGMENTS: Final = 64
+"""Parts of the fingerprint table that grow on their own (see `slots.py`)."""
 
+PLACES, USED = range(2)
+"""Columns of `Index.segments`: slots of the segment, a power of two; how many are in use."""
 
 OWNER, AFTER, BEFORE = range(3)
 """Columns of `Index.units`: row; neighbours in the ring of units with the same fingerprint."""
@@ -47,21 +48,22 @@ class Index(NamedTuple):
 
     tokens  [16 u]: token ids; an entry's lie at 16 * FIRST
     units   [u, 3]
-    slots   [s]: fingerprint table, open addressing; upper half: hash, whose low bits are the home place;
-        lower half: 1 + the front unit of the ring; 0 if empty
+    slots   [s]: fingerprint table; upper half: hash, lower half: 1 + the front unit of the ring; 0 if empty
+    segments [SEGMENTS, 2]
     rows    [r, ROW_WIDTH]
     names   [r, 8]: id, 64 bytes NUL-padded, as big-endian words: they compare like the id
-    places  [t]: table of ids, open addressing; 1 + row, 0 if empty
-    counts  [6]
+    places  [t]: table of ids, open addressing; upper half: hash, lower half: 1 + row; 0 if empty
+    counts  [5]
     powers  [2]: multiplier of the rolling hash, and its MIN_SPAN-th power
     """
 
     tokens: Int32s
     units: Int32s
     slots: UInt64s
+    segments: Int64s
     rows: Int32s
     names: UInt64s
-    places: Int32s
+    places: UInt64s
     counts: Int64s
     powers: UInt64s
 
@@ -75,9 +77,11 @@ class Storage:
         self._units = Growing(np.int32, 3)
         self._rows = Growing(np.int32, ROW_WIDTH)
         self._names = Growing(np.uint64, 8)
-        self.slots = np.zeros(1024, np.uint64)
-        self.places = np.zeros(256, np.int32)
-        self.counts = np.array([0, -1, 0, 0, 0, 0], np.int64)
+        self._slots = Growing(np.uint64)
+        self._slots.reserve(64 * SEGMENTS, exactly=True)
+        self._segments = np.array([[64, 0]] * SEGMENTS, np.int64)
+        self.places = np.zeros(256, np.uint64)
+        self.counts = np.array([0, -1, 0, 0, 0], np.int64)
         self._powers = np.array([seed | 1, pow(seed | 1, MIN_SPAN, 1 << 64)], np.uint64)
 
     def has(self, num_units: int, num_rows: int) -> bool:
@@ -92,11 +96,16 @@ class Storage:
         self._rows.reserve(num_rows)
         self._names.reserve(num_rows)
 
+    def double_slots(self) -> None:
+        """Have memory for twice the slots. Drop snapshots before."""
+        self._slots.reserve(2 * len(self._slots), exactly=True)
+
     def snapshot(self) -> Index:
         return Index(
             tokens=self._tokens.array,
             units=self._units.array,
-            slots=self.slots,
+            slots=self._slots.array,
+            segments=self._segments,
             rows=self._rows.array,
             names=self._names.array,
             places=self.places,

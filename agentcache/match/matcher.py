@@ -10,16 +10,16 @@ import numpy as np
 from blake3 import blake3
 
 from agentcache.entry import _CONTEXT_DOMAIN, EntryInfo, Tokens, as_tokens, context_digest
-from agentcache.match import candidates, index, names, table, walk
+from agentcache.match import entries, index, names, walk
+from agentcache.match import prompt as prompts
 from agentcache.match.arena import Arena
 from agentcache.match.index import (
     FIRST,
-    MAX_LOAD,
     NUM,
     NUM_ENTRIES,
     NUM_FINGERPRINTS,
     NUM_ROWS,
-    NUM_SLOTS,
+    OWNER,
     POSITION,
     SALT,
     TOP,
@@ -92,9 +92,10 @@ class Matcher:
                 return
             num_units = -(-num_tokens // MIN_SPAN)
             first = self._arena.take(num_units)
-            self._make_room(num_units)
+            self._make_room()
             self._index.tokens[MIN_SPAN * first : MIN_SPAN * first + num_tokens] = info.tokens
-            table.put_entry(
+            alone = info.context == EMPTY_CONTEXT
+            unit = entries.put_entry(
                 self._index,
                 name,
                 parent,
@@ -103,8 +104,11 @@ class Matcher:
                 num_tokens,
                 info.position,
                 self._use_salt(info.salt),
-                info.context == EMPTY_CONTEXT,
+                alone,
             )
+            while unit >= 0:
+                self._double_slots()
+                unit = entries.put_units(self._index, int(self._index.units[unit, OWNER]), unit, alone)
 
     def remove(self, entry_id: str) -> None:
         """Forget an entry; nothing happens if it is absent. Its memory is used again."""
@@ -115,7 +119,7 @@ class Matcher:
                 return
             first, num_tokens = int(self._index.rows[row, FIRST]), int(self._index.rows[row, NUM])
             salt = int(self._index.rows[row, SALT])
-            table.drop_entry(self._index, row)
+            entries.drop_entry(self._index, row)
             self._arena.give(first, -(-num_tokens // MIN_SPAN))
             self._drop_salt(salt)
 
@@ -130,20 +134,20 @@ class Matcher:
         with self._lock:
             known = [self._salts[salt] for salt in dict.fromkeys(salts) if salt in self._salts]
             found = self._walk(ids, known) if known else np.empty((0, 6), np.int32)
-            found = found[found[:, candidates.STOP] > start]
-            rows = found[:, candidates.ROW]
-            entries = self._index.names[rows].byteswap().view(f"S{_ID_BYTES}").ravel().tolist()
+            found = found[found[:, prompts.STOP] > start]
+            rows = found[:, prompts.ROW]
+            found_ids = self._index.names[rows].byteswap().view(f"S{_ID_BYTES}").ravel().tolist()
             positions = self._index.rows[rows, POSITION]
-        firsts = np.maximum(found[:, candidates.START], start)
-        offsets = found[:, candidates.OFFSET] + firsts - found[:, candidates.START]
+        firsts = np.maximum(found[:, prompts.START], start)
+        offsets = found[:, prompts.OFFSET] + firsts - found[:, prompts.START]
         columns = zip(
             firsts.tolist(),
-            (found[:, candidates.STOP] - firsts).tolist(),
-            entries,
+            (found[:, prompts.STOP] - firsts).tolist(),
+            found_ids,
             offsets.tolist(),
             (firsts - offsets - positions).tolist(),
-            (found[:, candidates.STANDS] == 1).tolist(),
-            (found[:, candidates.EXACT] == 1).tolist(),
+            (found[:, prompts.STANDS] == 1).tolist(),
+            (found[:, prompts.EXACT] == 1).tolist(),
             strict=True,
         )
         return [Span(a, n, entry.decode(), o, shift, s, e) for a, n, entry, o, shift, s, e in columns]
@@ -156,21 +160,21 @@ class Matcher:
         num_digests = 1
         digest_at = np.full(n + 1, -1, np.int32)
         digest_at[0] = 0
-        prompt = candidates.Prompt(
+        prompt = prompts.Prompt(
             tokens=tokens,
             salts=np.array(salts, np.int32),
             spans=np.empty((n + 1, 6), np.int32),
             state=np.zeros(4, np.int64),
             digest_at=digest_at,
             digests=digests,
-            hashes=np.empty((k, candidates.AHEAD), np.uint64),
-            fetched=np.empty((k, candidates.AHEAD), np.uint64),
+            hashes=np.empty((k, prompts.AHEAD), np.uint64),
+            fetched=np.empty((k, prompts.AHEAD), np.uint64),
             hits=np.empty((2 * TRIES * k, 6), np.int32),
         )
         hasher, hashed = blake3(_CONTEXT_DOMAIN), 0
         raw = tokens.astype("<i4").tobytes()
         while walk.walk(self._index, prompt) == walk.NEEDS_DIGEST:
-            wanted = int(prompt.state[candidates.NEEDED])
+            wanted = int(prompt.state[prompts.NEEDED])
             if wanted < hashed:
                 hasher, hashed = blake3(_CONTEXT_DOMAIN), 0
             hasher.update(raw[4 * hashed : 4 * wanted])
@@ -180,27 +184,26 @@ class Matcher:
             prompt.digests[num_digests] = _identity(hasher.hexdigest())
             digest_at[wanted] = num_digests
             num_digests += 1
-        self._num_compared = int(prompt.state[candidates.COMPARED])
-        return prompt.spans[: int(prompt.state[candidates.COUNT])]
+        self._num_compared = int(prompt.state[prompts.COMPARED])
+        return prompt.spans[: int(prompt.state[prompts.COUNT])]
 
-    def _make_room(self, num_units: int) -> None:
-        """Capacity for `num_units` more fingerprints, the arena's units and two more rows."""
+    def _make_room(self) -> None:
+        """Memory for the units the arena gave out, and for two more rows."""
         storage, counts = self._storage, self._storage.counts
         num_rows = int(counts[TOP]) + 2
         if not storage.has(self._arena.top, num_rows):
             del self._index
             storage.reserve(self._arena.top, num_rows)
             self._index = storage.snapshot()
-        old = self._index
-        if int(counts[NUM_SLOTS]) + num_units > MAX_LOAD * len(old.slots):
-            size = _power_of_two((int(counts[NUM_SLOTS]) + num_units) / MAX_LOAD)
-            storage.slots = np.zeros(size, np.uint64)
+        if 10 * (int(counts[NUM_ROWS]) + 2) > 7 * len(storage.places):
+            old, storage.places = storage.places, np.zeros(2 * len(storage.places), np.uint64)
             self._index = storage.snapshot()
-            table.put_all_slots(self._index, old.slots)
-        if int(counts[NUM_ROWS]) + 2 > MAX_LOAD * len(old.places):
-            storage.places = np.zeros(2 * len(old.places), np.int32)
-            self._index = storage.snapshot()
-            names.put_all_names(self._index, old.places)
+            names.put_all_places(self._index, old)
+
+    def _double_slots(self) -> None:
+        del self._index
+        self._storage.double_slots()
+        self._index = self._storage.snapshot()
 
     def _use_salt(self, salt: str) -> int:
         number = self._salts.get(salt)
@@ -249,7 +252,3 @@ def _words(entry_id: str) -> UInt64s:
 def _identity(context: str) -> Int32s:
     """A context digest as four words."""
     return np.frombuffer(blake3(context.encode()).digest(16), np.int32).copy()
-
-
-def _power_of_two(at_least: float) -> int:
-    return 1 << max(10, int(np.ceil(np.log2(at_least))))

@@ -28,12 +28,12 @@ class Growing:
     def __len__(self) -> int:
         return len(self.array)
 
-    def reserve(self, length: int) -> None:
-        """Have at least `length` rows; if there are fewer, a quarter more than asked for."""
+    def reserve(self, length: int, exactly: bool = False) -> None:
+        """Have at least `length` rows; when it grows, `exactly` those, or a sixteenth more."""
         have = len(self.array)
         if length <= have:
             return
-        wanted = length + length // 4 + 64
+        wanted = length if exactly else length + length // 16 + 64
         del self.array
         try:
             self._map.resize(self._bytes(wanted))

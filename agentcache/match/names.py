@@ -14,13 +14,13 @@ from agentcache.match.index import (
     TOP,
     USES,
     Index,
-    Int32s,
     UInt64s,
 )
 from agentcache.match.jit import compiled
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
 
 
 @compiled
@@ -54,23 +54,25 @@ def name_less(index: Index, a: int, b: int) -> bool:
 def find_row(index: Index, name: UInt64s) -> int:
     """Row of an id, -1 if there is none."""
     mask = len(index.places) - 1
-    place = hash_name(name) & mask
+    h = hash_name(name)
+    place = h & mask
     while index.places[place] != 0:
-        row = index.places[place] - 1
-        if same_name(index.names[row], name):
-            return int(row)
+        if np.int64(index.places[place] >> _HALF) == h:
+            row = int(index.places[place] & _LOW) - 1
+            if same_name(index.names[row], name):
+                return row
         place = (place + 1) & mask
     return -1
 
 
 @compiled
-def put_name(index: Index, row: int) -> None:
-    """Enter a row whose id is not in the table; there must be room."""
+def put_place(index: Index, value: np.uint64) -> None:
+    """Enter the hash and row of an id that is not in the table; there must be room."""
     mask = len(index.places) - 1
-    place = hash_name(index.names[row]) & mask
+    place = np.int64(value >> _HALF) & mask
     while index.places[place] != 0:
         place = (place + 1) & mask
-    index.places[place] = row + 1
+    index.places[place] = value
 
 
 @compiled
@@ -78,14 +80,14 @@ def drop_name(index: Index, row: int) -> None:
     """Take a row out of the table; those behind it move up, so that no tombstone is left."""
     mask = len(index.places) - 1
     hole = hash_name(index.names[row]) & mask
-    while index.places[hole] != row + 1:
+    while int(index.places[hole] & _LOW) != row + 1:
         hole = (hole + 1) & mask
     place = hole
     while True:
         place = (place + 1) & mask
         if index.places[place] == 0:
             break
-        home = hash_name(index.names[index.places[place] - 1]) & mask
+        home = np.int64(index.places[place] >> _HALF) & mask
         if (place - home) & mask >= (place - hole) & mask:
             index.places[hole] = index.places[place]
             hole = place
@@ -93,11 +95,11 @@ def drop_name(index: Index, row: int) -> None:
 
 
 @compiled
-def put_all_names(index: Index, old: Int32s) -> None:
-    """Fill an empty table with the rows of `old`."""
-    for row in old:
-        if row != 0:
-            put_name(index, row - 1)
+def put_all_places(index: Index, old: UInt64s) -> None:
+    """Fill an empty table with what `old` holds."""
+    for value in old:
+        if value != 0:
+            put_place(index, value)
 
 
 @compiled
@@ -118,7 +120,7 @@ def intern(index: Index, name: UInt64s) -> int:
     index.rows[row, USES] = 0
     index.rows[row, PARENT] = -1
     index.rows[row, CHILD] = -1
-    put_name(index, row)
+    put_place(index, np.uint64(hash_name(name)) << _HALF | np.uint64(row + 1))
     return row
 
 

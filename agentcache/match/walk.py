@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from agentcache.match.candidates import (
+from agentcache.match.candidates import best_hit, gather, next_hit
+from agentcache.match.index import CHILD, NUM, OLDER, PARENT, POSITION, SALT, Index, Int32s
+from agentcache.match.jit import compiled
+from agentcache.match.names import name_less
+from agentcache.match.prompt import (
     COUNT,
     EXACT,
     HERE,
@@ -16,15 +20,9 @@ from agentcache.match.candidates import (
     ahead,
     at_end,
     behind,
-    best_hit,
-    gather,
-    next_hit,
     rank_of,
     whole_context,
 )
-from agentcache.match.index import CHILD, NUM, OLDER, PARENT, POSITION, SALT, Index, Int32s
-from agentcache.match.jit import compiled
-from agentcache.match.names import name_less
 from agentcache.match.rules import MAX_CHILDREN, MIN_SPAN, OVERLAP
 
 DONE = 0

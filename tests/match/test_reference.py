@@ -90,7 +90,7 @@ def check(spans: list[Span], prompt: Tokens, entries: dict[str, EntryInfo], salt
             assert any(a.stop == span.start or span.stop == a.start for a in near), "short and not chained"
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scene=scenes(), salts=SALTS, share=st.floats(0, 1))
 def test_same_spans(
     scene: tuple[list[EntryInfo], list[tuple[bool, int]], Tokens], salts: tuple[str, ...], share: float

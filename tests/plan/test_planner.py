@@ -62,7 +62,7 @@ policies = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(scene=scenes(), policy=policies, page_size=st.sampled_from([None, 1, 16, 128]))
 def test_every_position_has_exactly_one_fate(
     scene: tuple[int, int, list[Span]], policy: RecomputePolicy, page_size: int | None
@@ -121,8 +121,8 @@ def test_top_up_takes_the_best_within_the_budget(
     added = np.setdiff1d(more.recompute, plan.recompute)
     room = max(allowance(budget, plan.num_matched) - num_recomputed_in_spans(plan), 0)
     assert len(added) == min(room, len(reused_positions(plan)))
-    left = np.nan_to_num(scores[reused_positions(more) - plan.start], nan=-np.inf)
-    taken = np.nan_to_num(scores[added - plan.start], nan=-np.inf)
+    scores[np.isnan(scores)] = -np.inf
+    left, taken = scores[reused_positions(more) - plan.start], scores[added - plan.start]
     assert not len(left) or not len(taken) or left.max() <= taken.min()
 
 
