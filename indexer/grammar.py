@@ -37,13 +37,13 @@ def load(language: str) -> tuple[Parser, Query]:
 
 
 def parse(parser: Parser, data: bytes, deadline: float) -> Tree:
-    """Syntax tree of `data`. OutOfTime if `time.monotonic()` passes `deadline` first."""
+    """Syntax tree of `data`. OutOfTime if `time.thread_time()` passes `deadline` first."""
 
     def read(offset: int, _point: Point) -> bytes:
         return data[offset : offset + _SLICE]
 
     def late(_offset: int, _has_error: bool) -> bool:
-        return time.monotonic() > deadline
+        return time.thread_time() > deadline
 
     try:
         # tree-sitter reports progress only to readers that hand it slices.

@@ -71,7 +71,15 @@ def parse_all(
                 pool.close()
             return
     for job in few:
-        yield job, parse_bytes(job.data, job.language, budget_s)
+        yield job, _parse_here(job, budget_s)
+
+
+def _parse_here(job: Job, budget_s: float) -> Parsed:
+    try:
+        return parse_bytes(job.data, job.language, budget_s)
+    except Exception as error:
+        # What a worker would have died of: a fault of ours or of a grammar, and no reason to lose other files.
+        return parse_windows(job.data, note=f"the parser failed ({error!r}), kept as line windows")
 
 
 @dataclass(slots=True)
@@ -156,7 +164,7 @@ class _Pool:
         job, *others = old.jobs
         for other in others:
             self._workers[at].send(other)
-        trouble = "parsing hung" if code == -signal.SIGALRM else f"the parser crashed (exit status {code})"
+        trouble = "parsing hung" if code == -signal.SIGPROF else f"the parser crashed (exit status {code})"
         return job, parse_windows(job.data, note=f"{trouble}, kept as line windows")
 
 

@@ -32,6 +32,9 @@ HOLDERS = frozenset(
 SPACES = frozenset(("namespace", "suite"))
 """Kinds whose members become pieces, and whose functions stay functions."""
 
+_MAX_SCOPE = 500
+"""Characters."""
+
 
 class Piece(NamedTuple):
     """A run of rows that starts at `row` and ends where the next piece starts."""
@@ -85,7 +88,9 @@ def _opened(pieces: list[Piece], item: Definition, around: _Open | None) -> _Ope
         if pieces[around.at].kind == around.kind:
             pieces[around.at] = pieces[around.at]._replace(kind=f"{around.kind} head")
     pieces.append(Piece(item.first_row, kind, item.name, scope))
-    return _Open(item.last_row, kind, f"{scope}.{item.name}" if scope else item.name, len(pieces) - 1)
+    below = f"{scope}.{item.name}" if scope else item.name
+    # Thousands of nested classes are no program: their scopes would outgrow the file.
+    return _Open(item.last_row, kind, below if len(below) <= _MAX_SCOPE else scope, len(pieces) - 1)
 
 
 def _close(pieces: list[Piece], inside: list[_Open]) -> None:

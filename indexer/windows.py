@@ -46,20 +46,11 @@ def cut(
     `levels` are ascending rows that are good to cut at, best level first; behind them come rows of text below a
     blank one, then rows of text, then any row.
     """
-    if fits(starts, len(data), first, end, bounds):
-        return []
-    everywhere = range(first + 1, end)
-    blank = {
-        row
-        for row in range(first, end)
-        if not data[starts[row] : _offset(starts, len(data), row + 1)].strip()
-    }
-    text = [row for row in everywhere if row not in blank]
-    candidates = [*levels, [row for row in text if row - 1 in blank], text, everywhere]
+    ranked = list(levels)
     cuts = []
     at = first
-    while not fits(starts, len(data), at, end, bounds):
-        at = _next_cut(data, starts, at, end, candidates, bounds)
+    while end - at > 1 and not fits(starts, len(data), at, end, bounds):
+        at = _next_cut(data, starts, at, end, ranked, bounds)
         cuts.append(at)
     return cuts
 
@@ -69,20 +60,30 @@ def _next_cut(
     starts: Sequence[int],
     at: int,
     end: int,
-    candidates: Sequence[Sequence[int]],
+    levels: Sequence[Sequence[int]],
     bounds: Bounds,
 ) -> int:
     by_bytes = bisect_right(starts, starts[at] + bounds.max_bytes, lo=at, hi=end) - 1
-    limit = max(at + 1, min(by_bytes, at + bounds.max_lines))
+    limit = min(end - 1, max(at + 1, min(by_bytes, at + bounds.max_lines)))
     # Lines may be so long that few fit: then a window has few lines, too.
     least = at + max(1, min(bounds.min_lines, (limit - at) // 4))
-    for rows in candidates:
-        window = rows[bisect_left(rows, least) : bisect_right(rows, limit)]
-        if window:
-            return min(
-                window, key=lambda row: (crc32(data[starts[row] : _offset(starts, len(data), row + 1)]), row)
-            )
-    return limit
+
+    def line(row: int) -> bytes:
+        return data[starts[row] : starts[row + 1] if row + 1 < len(starts) else len(data)]
+
+    def choose(rows: Iterable[int]) -> int | None:
+        """The row whose line has the least checksum: the same one, wherever the window starts."""
+        return min(rows, key=lambda row: (crc32(line(row)), row), default=None)
+
+    for rows in levels:
+        chosen = choose(rows[bisect_left(rows, least) : bisect_right(rows, limit)])
+        if chosen is not None:
+            return chosen
+    text = [row for row in range(least, limit + 1) if line(row).strip()]
+    chosen = choose(row for row in text if not line(row - 1).strip())
+    if chosen is None:
+        chosen = choose(text)
+    return limit if chosen is None else chosen
 
 
 def _offset(starts: Sequence[int], size: int, row: int) -> int:

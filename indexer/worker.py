@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from agentcache.indexer.parse import Parsed, ParsedBlock, ParsedMention, ParsedName, parse_bytes
 
 _GRACE_S = 5.0
-"""Seconds over its budget after which a parse is taken to hang in code that looks at no clock."""
+"""CPU seconds over its budget after which a parse is taken to hang in code that looks at no clock."""
 
 Packed = tuple[
     str, list[tuple[object, ...]], list[tuple[object, ...]], list[tuple[object, ...]]
@@ -19,20 +19,20 @@ Packed = tuple[
 
 
 def main(budget_s: float) -> None:
-    """Serve requests one after the other; die of SIGALRM in one that hangs."""
+    """Serve requests one after the other; die of SIGPROF in one that hangs."""
     requests = Connection(os.dup(0), writable=False)
     answers = Connection(os.dup(1), readable=False)
     # What a library prints must not end up among the answers.
     os.dup2(2, 1)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     # Trees die by reference counting, and every collection would walk all the answers' tuples.
     gc.disable()
     while True:
         try:
             language, data = marshal.loads(requests.recv_bytes())
-            signal.setitimer(signal.ITIMER_REAL, budget_s + _GRACE_S)
+            signal.setitimer(signal.ITIMER_PROF, budget_s + _GRACE_S)
             answer = packed(parse_bytes(data, language, budget_s))
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             answers.send_bytes(marshal.dumps(answer))
         except (EOFError, BrokenPipeError, KeyboardInterrupt):
             return
