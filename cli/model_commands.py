@@ -51,7 +51,6 @@ def pull(
 def ls(as_json: bool = _JSON) -> None:
     """List the registered models."""
     from agentcache import models
-    from agentcache.store.units import human_bytes
 
     listed = []
     for model in models.KNOWN.values():
@@ -67,7 +66,7 @@ def ls(as_json: bool = _JSON) -> None:
             }
         )
         if not as_json:
-            state = f"{human_bytes(_size(folder))} in {folder}" if there else "not pulled"
+            state = f"{_size(folder) / 1e6:.0f} MB in {folder}" if there else "not pulled"
             typer.echo(f"{model.name}  {model.context} tokens  {model.license}  {state}")
     if as_json:
         typer.echo(json.dumps(listed))

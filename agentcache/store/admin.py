@@ -9,12 +9,12 @@ from pathlib import Path
 
 from agentcache.errors import UsageError
 from agentcache.store.catalog import Victim
-from agentcache.store.disk import open_catalog
 from agentcache.store.errors import EntryCorrupt, reason_of
 from agentcache.store.evict import make_room
 from agentcache.store.files import read_file
 from agentcache.store.format import UnknownFormat
 from agentcache.store.layout import EntryLayout
+from agentcache.store.opening import open_catalog
 from agentcache.store.policy import SAMPLE, LeastRecentlyUsed
 from agentcache.store.reconcile import entry_files, reconcile
 from agentcache.store.root import Root, salt_folder

@@ -273,4 +273,7 @@ def _decode(found: tuple[object, ...]) -> Row | str:
 
 
 def _row_checksum(fields: tuple[object, ...]) -> bytes:
-    return xxh3_128(repr(fields).encode()).digest()
+    *values, tokens, size = fields
+    digest = xxh3_128(tokens if isinstance(tokens, bytes) else repr(tokens).encode())
+    digest.update(repr((values, size)).encode())
+    return digest.digest()

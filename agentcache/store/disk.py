@@ -17,11 +17,13 @@ from agentcache.store.catalog import Catalog, Row, Victim
 from agentcache.store.clock import StoreClock
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused, catalog_reason, reason_of
 from agentcache.store.evict import make_room
-from agentcache.store.files import read_file, read_info, write_file
+from agentcache.store.files import read_file, write_file
 from agentcache.store.format import UnknownFormat, encode
 from agentcache.store.layout import EntryLayout
+from agentcache.store.listing import listed, listed_from_files
+from agentcache.store.opening import open_catalog
 from agentcache.store.policy import EvictionPolicy
-from agentcache.store.reconcile import Reconciled, entry_files, reconcile
+from agentcache.store.reconcile import reconcile
 from agentcache.store.root import Root
 from agentcache.store.schema import is_damage
 from agentcache.store.stats import Counts, TierStats
@@ -56,18 +58,13 @@ class DiskTier:
     def infos(self) -> Iterator[EntryInfo]:
         seen: set[str] = set()
         try:
-            yield from self._infos(seen)
+            yield from listed(self._root, self._catalog, self._model, seen, self._errors)
         except sqlite3.Error as error:
             self._errors.add(catalog_reason(error))
             if is_damage(error):
                 self._rebuild()
             # the rest from the files themselves: slower, but there is no doubt about it
-            for path in entry_files(self._root, self._model):
-                with suppress(EntryCorrupt, UnknownFormat, OSError):
-                    head, info = read_info(path)
-                    if (head.model, head.layout) == (self._model, self._layout) and info.id not in seen:
-                        seen.add(info.id)
-                        yield info
+            yield from listed_from_files(self._root, self._model, self._layout, seen)
 
     def read(self, id: str) -> tuple[EntryInfo, torch.Tensor]:
         path = self._find(id)
@@ -246,22 +243,6 @@ class DiskTier:
             self._errors.add(reason)
         return EntryMissing(f"entry {id[:12]} is not on disk" + (f" ({reason})" if reason else ""))
 
-    def _infos(self, seen: set[str]) -> Iterator[EntryInfo]:
-        damaged: list[str] = []
-        for row in self._catalog.rows(self._model):
-            if isinstance(row, str):
-                damaged.append(row)
-            elif row.info.id not in seen:
-                seen.add(row.info.id)
-                yield row.info
-        if damaged:
-            self._errors.add("catalog", len(damaged))
-            self._catalog.delete_ids(self._model, damaged)
-            with self._root.exclusive():
-                reconcile(self._root, self._catalog)
-            again = (row for row in self._catalog.rows(self._model) if not isinstance(row, str))
-            yield from (row.info for row in again if row.info.id not in seen)
-
     def _rebuild(self) -> None:
         try:
             with self._root.exclusive():
@@ -279,27 +260,3 @@ class DiskTier:
         except sqlite3.Error as error:
             self._errors.add(catalog_reason(error))
             return 0, 0
-
-
-def open_catalog(root: Root, errors: Counts) -> tuple[Catalog, Reconciled]:
-    """The root's catalog, in agreement with the files. Call inside `root.exclusive()`.
-
-    Where none can be kept, `root.refusal` says why, and the catalog is one in memory.
-    """
-    if not root.refusal:
-        try:
-            catalog, damaged = Catalog.open(root.path / "catalog.db")
-            try:
-                if damaged:
-                    errors.add("catalog")
-                return catalog, reconcile(root, catalog)
-            except BaseException:
-                catalog.close()
-                raise
-        except sqlite3.Error as error:
-            root.refusal = catalog_reason(error)
-        except OSError as error:
-            root.refusal = reason_of(error)
-    errors.add(root.refusal)
-    catalog = Catalog.in_memory()
-    return catalog, reconcile(root, catalog)
