@@ -16,6 +16,7 @@ not find there. Prompts:
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import statistics
@@ -111,6 +112,7 @@ def measure(num_blocks: int, num_tokens: int, repeats: int, seed: int) -> dict[s
     add_s, slowest_s = 0.0, 0.0
     files: list[list[Tokens]] = [[]]
     sample: list[EntryInfo] = []
+    gc.disable()  # the sample's objects, not the matcher's
     for number, entry in enumerate(blocks(rng, num_blocks)):
         cpu_s = time.thread_time()
         seconds, _ = timed(lambda entry=entry: matcher.add(entry))  # type: ignore[misc]
@@ -120,6 +122,7 @@ def measure(num_blocks: int, num_tokens: int, repeats: int, seed: int) -> dict[s
             sample.append(entry)
         elif files[-1]:
             files.append([])
+    gc.enable()
     files = [file for file in files if len(file) > 5]
 
     prompts = {}

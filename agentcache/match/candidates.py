@@ -137,7 +137,7 @@ def gather(index: Index, prompt: Prompt, here: int, floor: int) -> int:
 
 @compiled
 def _add_hit(index: Index, prompt: Prompt, num: int, unit: int, here: int, floor: int, rank: int) -> int:
-    row = index.units[unit, OWNER]
+    row = int(index.units[unit, OWNER])
     offset = min(MIN_SPAN * (unit - index.rows[row, FIRST]), index.rows[row, NUM] - MIN_SPAN)
     back = behind(index, prompt, row, offset, here, floor)
     start, stands = here - back, 0
@@ -164,7 +164,7 @@ def best_hit(index: Index, prompt: Prompt, num: int, here: int) -> int:
     for i in range(num):
         hit = prompt.hits[i]
         if standing == (hit[STANDS] == 1):  # none but those that stand are compared, lest it cost without use
-            hit[STOP] = here + ahead(index, prompt, hit[ROW], hit[OFFSET] + here - hit[START], here)
+            hit[STOP] = here + ahead(index, prompt, int(hit[ROW]), hit[OFFSET] + here - hit[START], here)
             longest = max(longest, hit[STOP] - hit[START])
     best, best_kind = -1, 0
     for i in range(num):

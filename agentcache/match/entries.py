@@ -42,7 +42,7 @@ def put_entry(
     Returns what `put_units` does.
     """
     row = intern(index, name)
-    former = index.rows[row, PARENT]
+    former = int(index.rows[row, PARENT])
     index.rows[row, CONTEXT : CONTEXT + 4] = context
     index.rows[row, FIRST] = first
     index.rows[row, NUM] = num

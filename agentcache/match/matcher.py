@@ -26,10 +26,9 @@ from agentcache.match.index import (
     Int32s,
     UInt64s,
 )
-from agentcache.match.rules import MIN_SPAN, TRIES
+from agentcache.match.rules import EMPTY_CONTEXT, MIN_SPAN, TRIES
 from agentcache.plan.types import Span
 
-EMPTY_CONTEXT = context_digest(np.empty(0, np.int32))
 _NO_NAME = np.empty(0, np.uint64)
 _ID_BYTES = 64
 

@@ -129,7 +129,7 @@ def release(index: Index, row: int) -> None:
     """Free a row if it is absent and nothing descends from it; then its parent's, and so on."""
     while row >= 0 and index.rows[row, NUM] == 0 and index.rows[row, USES] == 0:
         drop_name(index, row)
-        parent = index.rows[row, PARENT]
+        parent = int(index.rows[row, PARENT])
         index.rows[row, OLDER] = index.counts[FREE]
         index.counts[FREE] = row
         index.counts[NUM_ROWS] -= 1

@@ -24,10 +24,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from agentcache.entry import EntryInfo, Tokens, context_digest
 from agentcache.match.rules import (
+    EMPTY_CONTEXT,
     MAX_ANCESTORS,
     MAX_CHILDREN,
     MAX_HOLE,
@@ -38,8 +37,6 @@ from agentcache.match.rules import (
 )
 from agentcache.plan.clip import clip
 from agentcache.plan.types import Span
-
-EMPTY_CONTEXT = context_digest(np.empty(0, np.int32))
 
 
 def window_offsets(num_tokens: int) -> list[int]:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
+from agentcache.entry import context_digest
+
+EMPTY_CONTEXT: Final = context_digest(np.empty(0, np.int32))
+"""Context of what was computed behind nothing."""
+
 MIN_SPAN: Final = 16
 """Tokens in a fingerprint window, and in the shortest span that is not chained to another one."""
 

@@ -39,7 +39,7 @@ def walk(index: Index, prompt: Prompt) -> int:
         count = state[COUNT]
         floor = prompt.spans[count - 1, STOP] if count > 0 else 0
         if count > 0 and floor == here and at_end(index, prompt, count - 1):
-            child, length = _child(index, prompt, prompt.spans[count - 1, ROW], here)
+            child, length = _child(index, prompt, int(prompt.spans[count - 1, ROW]), here)
             if child >= 0:
                 _push(index, prompt, child, here, 0, length, False)
                 state[HERE] = here + length
@@ -59,7 +59,7 @@ def walk(index: Index, prompt: Prompt) -> int:
 def _child(index: Index, prompt: Prompt, parent: int, here: int) -> tuple[int, int]:
     """The entry that stands behind the span that ends here, and how long it matches; -1, 0 if none does."""
     best, best_length, best_rank = -1, 0, 0
-    row = index.rows[parent, CHILD]
+    row = int(index.rows[parent, CHILD])
     for _ in range(MAX_CHILDREN):
         if row < 0:
             break
@@ -71,7 +71,7 @@ def _child(index: Index, prompt: Prompt, parent: int, here: int) -> tuple[int, i
                 better = rank < best_rank or (rank == best_rank and name_less(index, row, best))
             if better and (length == index.rows[row, NUM] or length >= MIN_SPAN):
                 best, best_length, best_rank = row, length, rank
-        row = index.rows[row, OLDER]
+        row = int(index.rows[row, OLDER])
     return best, best_length
 
 
@@ -79,7 +79,7 @@ def _child(index: Index, prompt: Prompt, parent: int, here: int) -> tuple[int, i
 def _take(index: Index, prompt: Prompt, hit: Int32s, floor: int) -> bool:
     """Settle the seam, chain backwards, append; False, and nothing changed, if a digest is wanted first."""
     state, spans = prompt.state, prompt.spans
-    row, start, offset = hit[ROW], hit[START], hit[OFFSET]
+    row, start, offset = int(hit[ROW]), int(hit[START]), int(hit[OFFSET])
     count, reach, cut = state[COUNT], 0, -1
     if offset > 0 and count > 0 and start == floor:
         reach = behind(index, prompt, row, offset, start, max(start - OVERLAP, 0))
@@ -118,13 +118,14 @@ def _push_chain(
     count = 0
     # parents are found from right to left, and appended so; then turned round
     while skip == 0 and first > floor:
-        parent = index.rows[child, PARENT]
-        if parent < 0 or index.rows[parent, NUM] == 0 or rank_of(prompt, index.rows[parent, SALT]) < 0:
+        parent = int(index.rows[child, PARENT])
+        num = int(index.rows[parent, NUM]) if parent >= 0 else 0
+        if num == 0 or rank_of(prompt, index.rows[parent, SALT]) < 0:
             break
-        size = behind(index, prompt, parent, index.rows[parent, NUM], stop, floor)
-        if size < min(index.rows[parent, NUM], MIN_SPAN):
+        size = behind(index, prompt, parent, num, stop, floor)
+        if size < min(num, MIN_SPAN):
             break
-        first, skip, child = stop - size, index.rows[parent, NUM] - size, parent
+        first, skip, child = stop - size, num - size, parent
         place = state[COUNT] + count
         spans[place, START], spans[place, STOP], spans[place, ROW] = first, stop, parent
         count += 1
@@ -135,10 +136,9 @@ def _push_chain(
             a, b = base + i, base + count - 1 - i
             spans[a, column], spans[b, column] = spans[b, column], spans[a, column]
     for _ in range(count):
-        span = spans[state[COUNT]]
-        size = span[STOP] - span[START]
-        skip = index.rows[span[ROW], NUM] - size
-        _push(index, prompt, span[ROW], span[START], skip, size, whole and skip == 0)
+        found, first, stop = spans[state[COUNT], ROW], spans[state[COUNT], START], spans[state[COUNT], STOP]
+        skip = int(index.rows[found, NUM] - (stop - first))
+        _push(index, prompt, int(found), int(first), skip, int(stop - first), whole and skip == 0)
     _push(index, prompt, row, start, offset, length, whole)
 
 

@@ -21,7 +21,8 @@ class Span:
     offset: index, inside the entry, of its first token
     shift: prompt position minus the position the same token's key was rotated for
     context_stands: what stands to its left in the prompt is what the entry was computed behind: either the
-        whole prompt before it, or the span before it is its entry's parent and ends where this one begins
+        whole prompt before it (its entry's tokens before `offset` included), or, at offset 0, the span before
+        it is the end of its entry's parent and ends where this one begins
     exact: its K/V are those a full prefill would compute (its context stands from position 0 on, shift 0)
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 import threading
 
@@ -96,6 +97,31 @@ def test_ids_of_any_kind() -> None:
         matcher.add(EntryInfo(name, "", "context", "", 0, tokens))
         assert matcher.match(tokens)[0].entry == name
         matcher.remove(name)
+
+
+def test_warm_up_compiles_all_that_is_called() -> None:
+    """In a process of its own: whatever is added, matched or removed later, nothing is compiled any more."""
+    code = """
+import numpy as np
+from agentcache.match import Matcher, entries, names, warm_up, walk
+from agentcache.match.synthetic import alone, stream
+
+called = [names.find_row, names.put_all_places, walk.walk]
+called += [entries.put_entry, entries.put_units, entries.drop_entry]
+warm_up()
+before = [len(one.signatures) for one in called]
+matcher = Matcher()
+stored = stream([np.arange(i, i + 100) for i in range(0, 900, 100)])
+stored += [alone([i] * 16, "tenant") for i in range(9000)]
+for entry in stored:
+    matcher.add(entry)
+assert matcher.match(np.arange(900, dtype=np.int32), salts=("", "tenant"), start=3)
+for entry in stored:
+    matcher.remove(entry.id)
+print(before, [len(one.signatures) for one in called])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[1, 1, 1, 1, 1, 1] [1, 1, 1, 1, 1, 1]", done.stderr
 
 
 def test_threads_share_a_matcher() -> None:
