@@ -67,7 +67,7 @@ class EngineClient:
                 "max_tokens": 1,
                 "temperature": 0.0,
                 "priority": WARM_PRIORITY,
-                "kv_transfer_params": {"agentcache": {"store": {"cuts": list(cuts)}}},
+                "kv_transfer_params": {"agentcache": {"store": {"cuts": list(cuts), "domain": "index"}}},
             },
         )
 

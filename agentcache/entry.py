@@ -48,7 +48,7 @@ class EntryInfo:
     """Everything about an entry but its K/V.
 
     id: content address, 64 hex digits (`entry_id`)
-    salt: isolation domain of the request that made it; "" is the shared one
+    salt: isolation domain: who may see it (agentcache.plugin.request)
     context: `context_digest` of the tokens it was computed behind
     parent: id of the entry that ended where this one begins, in the stream both were computed in; "" if none
     position: position its first token had when its keys were rotated
@@ -65,6 +65,10 @@ class EntryInfo:
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)
+
+
+INDEX_DOMAIN = "index"
+"""Isolation domain of the indexed repositories' entries, which every request may see."""
 
 
 def entries_of_stream(model: str, salt: str, tokens: Tokens, cuts: Sequence[int]) -> list[EntryInfo]:

@@ -6,14 +6,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from agentcache.context import Streams
 from agentcache.context.streams import max_position
 from agentcache.engine import Engine, EngineOptions
 from agentcache.engine_client import EngineClient
 from agentcache.errors import AgentCacheError, EngineError, UsageError
-from agentcache.indexer import ChangeRecord, Index
+from agentcache.indexer import ChangeRecord, Index, Watcher
 from agentcache.models import resolve
 from agentcache.settings import EngineSettings
 from agentcache.warm import WarmItem, WarmWorker, items_of_index
@@ -26,9 +25,15 @@ _DEFAULT_MAX_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """roots: repositories to index and warm; model: registered name, folder or hub id; rest as in EngineOptions."""
+    """How to serve.
+
+    model: registered name, folder or hub id, also what clients call it
+    folder: where the model lies, if that is known; "" resolves `model`, which may fetch it
+    roots: repositories to index and to warm; the rest as in EngineOptions
+    """
 
     model: str
+    folder: str = ""
     roots: tuple[Path, ...] = ()
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -46,7 +51,7 @@ class Server:
             raise UsageError(f"refusing to listen on {options.host} without a key; add `-- --api-key KEY`")
         self.options = options
         self._say = say
-        self.folder = resolve(options.model)
+        self.folder = options.folder or resolve(options.model)
         self.indexes = [open_index(root, say) for root in options.roots]
         self.engine = Engine(
             EngineOptions(
@@ -63,7 +68,7 @@ class Server:
         self.client: EngineClient = self.engine.client()
         self._worker: WarmWorker | None = None
         self._threads: list[threading.Thread] = []
-        self._watchers: list[Any] = []
+        self._watchers: list[Watcher] = []
         self._closing = threading.Event()
         self._changed: list[tuple[Index, str]] = []
         self._wake = threading.Condition()
@@ -106,8 +111,6 @@ class Server:
         thread.start()
 
     def _background(self) -> None:
-        from agentcache.indexer import Watcher
-
         try:
             for index in self.indexes:
                 watcher = Watcher(index, lambda changes, index=index: self._on_change(index, changes))  # type: ignore[misc]

@@ -55,18 +55,3 @@ class EngineSettings:
     def store_path(self) -> Path:
         return Path(self.store_dir)
 
-
-_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-def parse_bytes(text: str) -> int:
-    """`2GB`, `512MiB`, `1.5G` or a plain number, as bytes (powers of 1024). Raises UsageError."""
-    number = text.strip().upper().removesuffix("IB").removesuffix("B")
-    unit = number[-1:] if number[-1:].isalpha() else ""
-    try:
-        value = float(number.removesuffix(unit)) * _UNITS[unit]
-    except (KeyError, ValueError):
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise UsageError(f"{text!r} is not a size; write for example 2GB or 512MB")
-    return int(value)

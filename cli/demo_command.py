@@ -35,13 +35,18 @@ def demo(
     from rich.live import Live
 
     from agentcache import demo as job
+    from agentcache.cli.model_commands import progress_shown
+    from agentcache.models import resolve
     from agentcache.serve import ServeOptions, Server
     from agentcache.settings import EngineSettings
 
     console = Console()
     signal.signal(signal.SIGTERM, _as_interrupt)
+    with progress_shown(model) as progress:
+        folder = resolve(model, progress)
     options = ServeOptions(
         model=model,
+        folder=folder,
         roots=(path,),
         port=0,
         settings=EngineSettings(boundary_tokens=boundary_tokens),

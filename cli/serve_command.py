@@ -31,8 +31,11 @@ def serve(
 ) -> None:
     """Start vLLM with agentcache, index PATH, and keep its caches warm. Arguments after `--` go to vLLM."""
     from agentcache.engine import split_extra
+    from agentcache.cli.model_commands import progress_shown
+    from agentcache.models import resolve
     from agentcache.serve import ServeOptions, Server
-    from agentcache.settings import EngineSettings, parse_bytes
+    from agentcache.settings import EngineSettings
+    from agentcache.store.units import parse_bytes
 
     settings = EngineSettings(
         mode=mode,  # type: ignore[arg-type]
@@ -40,8 +43,11 @@ def serve(
         disk_bytes=parse_bytes(disk),
         boundary_tokens=boundary_tokens,
     )
+    with progress_shown(model) as progress:
+        folder = resolve(model, progress)
     options = ServeOptions(
         model=model,
+        folder=folder,
         roots=(path,) if path is not None else (),
         host=host,
         port=port,

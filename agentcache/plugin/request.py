@@ -1,10 +1,11 @@
 """What one request asks of agentcache, read from its `kv_transfer_params`.
 
     {"agentcache": {"mode": "fast" | "exact", "strategy": NAME, "boundary_tokens": N}}
-    {"agentcache": {"store": {"cuts": [0, 120, 431], "first": 0}}}          the warm worker's
+    {"agentcache": {"store": {"cuts": [0, 120, 431], "domain": "index"}}}          the warm worker's
 
 `cuts` are token offsets in the prompt, ascending: every interval between two of them becomes one entry, behind all
-tokens before it. `first` is the first interval to keep.
+tokens before it. Entries live in domains: `index` is the repositories' and every request sees it; `own`, the
+default, is seen by requests with the same `cache_salt` (or the same lack of one) and by no others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from agentcache.entry import INDEX_DOMAIN
 from agentcache.plan import RecomputePolicy
 from agentcache.settings import EngineSettings, Mode
 
@@ -28,13 +30,25 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """mode, salt (the user's own, "" if none), policy for blending, cuts of the entries to store (empty: none)."""
+    """What a request wants.
+
+    salt: the user's `cache_salt`, "" if none
+    policy: what is recomputed if it is blended
+    cuts, store_domain: entries to make of it and where; no cuts: none
+    explicit: it named agentcache in its parameters, so its counters are sent back
+    """
 
     mode: Mode
     salt: str
     policy: RecomputePolicy
     cuts: tuple[int, ...] = ()
+    store_domain: str = INDEX_DOMAIN
     explicit: bool = False
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Domains whose entries it may see, the preferred one first."""
+        return (own_domain(self.salt), INDEX_DOMAIN)
 
     @property
     def page_salt(self) -> str | None:
@@ -63,6 +77,7 @@ def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: Engi
     if mode not in ("fast", "exact"):
         raise BadRequest("mode must be 'fast' or 'exact'")
     cuts = _cuts(given["store"]) if "store" in given else ()
+    domain = _domain(given["store"], salt or "") if cuts else INDEX_DOMAIN
     try:
         policy = RecomputePolicy(
             strategy=given.get("strategy", policy.strategy),
@@ -71,7 +86,7 @@ def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: Engi
         )
     except (TypeError, ValueError) as error:
         raise BadRequest(str(error)) from error
-    return Wish("exact" if cuts else mode, salt or "", policy, cuts, explicit=True)
+    return Wish("exact" if cuts else mode, salt or "", policy, cuts, domain, explicit=True)
 
 
 def _cuts(store: Any) -> tuple[int, ...]:
@@ -85,3 +100,15 @@ def _cuts(store: Any) -> tuple[int, ...]:
     ):
         raise BadRequest("store.cuts must be at least two ascending token offsets")
     return tuple(cuts)
+
+
+def _domain(store: Mapping[str, Any], salt: str) -> str:
+    name = store.get("domain", "own")
+    if name not in ("own", "index"):
+        raise BadRequest("store.domain must be 'own' or 'index'")
+    return INDEX_DOMAIN if name == "index" else own_domain(salt)
+
+
+def own_domain(salt: str) -> str:
+    """The domain of requests with this `cache_salt`; no salt can name the index's."""
+    return f"salt:{salt}"

@@ -122,7 +122,7 @@ class SchedulerHalf:
     def _entries_to_make(self, request: Request, wish: Wish) -> list[EntryInfo]:
         if self.unsupported or request.prompt_token_ids is None or wish.cuts[-1] > request.num_prompt_tokens:
             return []
-        return entries_of_stream(self.model, wish.salt, as_tokens(request.prompt_token_ids), wish.cuts)
+        return entries_of_stream(self.model, wish.store_domain, as_tokens(request.prompt_token_ids), wish.cuts)
 
     def match(self, request: Request, num_computed: int) -> int | None:
         """Tokens behind `num_computed` that this request may skip; None: ask again at the next step."""
@@ -137,7 +137,7 @@ class SchedulerHalf:
             return None
         self._drop_evicted()
         tokens = as_tokens(request.all_token_ids)
-        spans = self.matcher.match(tokens, salts=(live.wish.salt,), start=0 if live.wish.cuts else num_computed)
+        spans = self.matcher.match(tokens, salts=live.wish.domains, start=0 if live.wish.cuts else num_computed)
         if live.wish.cuts:
             plan = self._exact_plan(spans, len(tokens), num_computed)
         else:

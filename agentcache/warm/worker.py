@@ -13,7 +13,7 @@ from typing import Any
 
 from agentcache.context import Stream, Streams
 from agentcache.engine_client import EngineClient
-from agentcache.entry import entries_of_stream
+from agentcache.entry import INDEX_DOMAIN, entries_of_stream
 from agentcache.errors import IndexError_
 from agentcache.indexer import Index
 
@@ -103,7 +103,7 @@ class WarmWorker:
 
     def _pieces(self, stream: Stream) -> Iterator[list[int]]:
         """Cuts to store, growing: each piece computes at most a step's new tokens behind the one before."""
-        infos = entries_of_stream(self._fingerprint, "", stream.tokens, stream.cuts)
+        infos = entries_of_stream(self._fingerprint, INDEX_DOMAIN, stream.tokens, stream.cuts)
         missing = self._client.missing([info.id for info in infos])
         cuts = list(stream.cuts)
         begun = cuts[0]

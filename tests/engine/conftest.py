@@ -144,7 +144,6 @@ def prompts(texts: dict[str, list[int]]) -> dict[str, list[int]]:
         "in place": t["textwrap"] + t["question"],
         "short": t["system"][:10] + t["question"],
         "unknown": t["system"] + list(reversed(t["decoder"])) + t["question"],
-        "with decoder": t["system"] + t["decoder"] + t["question"],
     }
 
 
