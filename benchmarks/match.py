@@ -122,6 +122,7 @@ def measure(num_blocks: int, num_tokens: int, repeats: int, seed: int) -> dict[s
             sample.append(entry)
         elif files[-1]:
             files.append([])
+    gc.freeze()
     gc.enable()
     files = [file for file in files if len(file) > 5]
 

@@ -6,20 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentcache.entry import EntryInfo, Tokens, as_tokens, context_digest, entry_id
+from agentcache.entry import EntryInfo, Tokens, as_tokens, entries_of_stream
 
 
 def stream(blocks: Sequence[Sequence[int] | Tokens], salt: str = "") -> list[EntryInfo]:
     """Entries of blocks computed one behind the other, as the blocks of a file are."""
-    entries = []
-    left, parent = as_tokens([]), ""
-    for block in blocks:
-        tokens = as_tokens(block)
-        context = context_digest(left)
-        name = entry_id("model", salt, context, tokens)
-        entries.append(EntryInfo(name, salt, context, parent, len(left), tokens))
-        left, parent = np.concatenate([left, tokens]), name
-    return entries
+    cuts = np.cumsum([0, *(len(block) for block in blocks)])
+    return entries_of_stream("model", salt, join(*blocks), cuts.tolist())
 
 
 def alone(block: Sequence[int] | Tokens, salt: str = "") -> EntryInfo:
