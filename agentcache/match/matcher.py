@@ -53,22 +53,24 @@ class Matcher:
 
     def __len__(self) -> int:
         """Entries present."""
-        return int(self._index.counts[NUM_ENTRIES])
+        return int(self._storage.counts[NUM_ENTRIES])
 
     @property
     def num_fingerprints(self) -> int:
         """Fingerprints of the entries present: one for every MIN_SPAN tokens begun, none for shorter ones."""
-        return int(self._index.counts[NUM_FINGERPRINTS])
+        return int(self._storage.counts[NUM_FINGERPRINTS])
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, tokens included, spare capacity included."""
-        return sum(array.nbytes for array in self._index)
+        """Bytes of all arrays, tokens and spare capacity included."""
+        with self._lock:
+            return sum(array.nbytes for array in self._index)
 
     @property
     def nbytes_tokens(self) -> int:
         """Bytes of `nbytes` that hold the tokens themselves."""
-        return self._index.tokens.nbytes
+        with self._lock:
+            return self._index.tokens.nbytes
 
     @property
     def num_compared(self) -> int:
@@ -91,7 +93,11 @@ class Matcher:
                 return
             num_units = -(-num_tokens // MIN_SPAN)
             first = self._arena.take(num_units)
-            self._make_room()
+            try:
+                self._make_room()
+            except BaseException:
+                self._arena.give(first, num_units)
+                raise
             self._index.tokens[MIN_SPAN * first : MIN_SPAN * first + num_tokens] = info.tokens
             alone = info.context == EMPTY_CONTEXT
             unit = entries.put_entry(
@@ -192,8 +198,10 @@ class Matcher:
         num_rows = int(counts[TOP]) + 2
         if not storage.has(self._arena.top, num_rows):
             del self._index
-            storage.reserve(self._arena.top, num_rows)
-            self._index = storage.snapshot()
+            try:
+                storage.reserve(self._arena.top, num_rows)
+            finally:
+                self._index = storage.snapshot()
         if 10 * (int(counts[NUM_ROWS]) + 2) > 7 * len(storage.places):
             old, storage.places = storage.places, np.zeros(2 * len(storage.places), np.uint64)
             self._index = storage.snapshot()
@@ -201,8 +209,10 @@ class Matcher:
 
     def _double_slots(self) -> None:
         del self._index
-        self._storage.double_slots()
-        self._index = self._storage.snapshot()
+        try:
+            self._storage.double_slots()
+        finally:
+            self._index = self._storage.snapshot()
 
     def _use_salt(self, salt: str) -> int:
         number = self._salts.get(salt)

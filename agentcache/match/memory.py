@@ -29,19 +29,28 @@ class Growing:
         return len(self.array)
 
     def reserve(self, length: int, exactly: bool = False) -> None:
-        """Have at least `length` rows; when it grows, `exactly` those, or a sixteenth more."""
+        """Have at least `length` rows; when it grows, `exactly` those, or a sixteenth more.
+
+        Raises OSError where there is no memory; the array is as before then.
+        """
         have = len(self.array)
         if length <= have:
             return
         wanted = length if exactly else length + length // 16 + 64
         del self.array
         try:
-            self._map.resize(self._bytes(wanted))
+            self._enlarge(self._bytes(have), self._bytes(wanted))
+            have = wanted
+        finally:
+            self.array = self._view(have)
+
+    def _enlarge(self, have: int, wanted: int) -> None:
+        try:
+            self._map.resize(wanted)
         except (BufferError, OSError, SystemError):  # in use, or a system without mremap
-            old = self._view(have)
-            self._map = _anonymous(self._bytes(wanted))
-            self._view(have)[:] = old
-        self.array = self._view(wanted)
+            larger = _anonymous(wanted)
+            memoryview(larger)[:have] = memoryview(self._map)[:have]
+            self._map = larger
 
     def _bytes(self, length: int) -> int:
         return length * self._width * self._dtype.itemsize

@@ -75,6 +75,26 @@ def test_growing_copies_where_it_must() -> None:
     assert not growing.array[len(held) :].any()
 
 
+def test_an_insert_without_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    matcher = Matcher()
+    few = entries(20)
+    for entry in few:
+        matcher.add(entry)
+    large = alone(np.arange(100_000))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(memory.Growing, "_enlarge", refuse)
+        with pytest.raises(OSError, match="no memory"):
+            matcher.add(large)
+    assert len(matcher) == 20
+    assert matcher.match(few[0].tokens)[0].entry == few[0].id
+    matcher.add(large)
+    assert matcher.match(large.tokens)[0].entry == large.id
+
+
 def test_salts_come_and_go() -> None:
     matcher = Matcher()
     block = np.arange(40, dtype=np.int32)
@@ -176,4 +196,4 @@ def test_tokens_of_any_integer_type() -> None:
     entry = alone(range(40))
     matcher.add(entry)
     assert len(matcher.match(as_tokens(list(range(40))))) == 1
-    assert len(matcher.match(np.arange(40)[::1].astype(np.int64))) == 1  # type: ignore[arg-type]
+    assert len(matcher.match(np.arange(40)[::1].astype(np.int64))) == 1

@@ -202,7 +202,7 @@ def test_policies_are_checked() -> None:
         {"strategy": "deviation"},
     ):
         with pytest.raises(ValueError):
-            RecomputePolicy(**wrong)  # type: ignore[arg-type]
+            RecomputePolicy(**wrong)
     assert {name for name, one in STRATEGIES.items() if one.needs_scores} == {"boundary+tail", "deviation"}
 
 
