@@ -11,14 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentcache.errors import IndexError_
-from agentcache.indexer.schema import VERSION, migrate
+from agentcache.indexer.schema import TABLES, VERSION, migrate
 from agentcache.paths import ensure_private
 
 _BUSY_TIMEOUT_S = 60.0
-
-
-class Damaged(Exception):
-    """SQLite says that the file is no database, or a broken one."""
 
 
 class Database:
@@ -34,11 +30,9 @@ class Database:
         self.generation = 0
         try:
             ensure_private(path.parent)
-            with self.updating():
-                try:
-                    self._prepare()
-                except Damaged:
-                    self._recreate()
+            if not self._is_current():
+                with self.updating():
+                    self._make_current()
         except (OSError, sqlite3.OperationalError) as error:
             raise IndexError_(
                 f"cannot open the index {path} ({error}): check the folder's rights and space"
@@ -106,25 +100,44 @@ class Database:
         connection.execute("PRAGMA temp_store = MEMORY")
         return connection
 
-    def _prepare(self) -> None:
-        """Check what is there and make it current. Damaged if it is beyond use."""
+    def _is_current(self) -> bool:
+        """Whether the file can be used as it is; looks without a lock, so that opening waits for nobody.
+
+        IndexError_ if it is a newer program's.
+        """
         try:
             connection = self.connection
-            connection.execute("PRAGMA journal_mode = WAL")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version > VERSION:
                 raise IndexError_(
                     f"the index {self.path} was written by a newer agentcache (format {version}, "
                     f"this one knows {VERSION}): update agentcache, or delete the file to index again"
                 )
-            if version < VERSION:
-                migrate(connection)
-            for table in ("content", "block", "name", "definition", "mention", "file", "left_out", "meta"):
+            for table in TABLES if version == VERSION else ():
                 connection.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()
         except sqlite3.DatabaseError as error:
-            if is_damage(error):
-                raise Damaged from error
-            raise
+            if not is_damage(error):
+                raise
+            return False
+        return bool(version == VERSION)
+
+    def _make_current(self) -> None:
+        """Under the lock: make what is there usable, or start anew if it is beyond that."""
+        if self._is_current():
+            return
+        try:
+            self._migrate()
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            self._recreate()
+            return
+        if not self._is_current():
+            self._recreate()
+
+    def _migrate(self) -> None:
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        migrate(self.connection)
 
     def _recreate(self) -> None:
         with self._guard:
@@ -134,7 +147,7 @@ class Database:
             self.generation += 1
         for suffix in ("", "-wal", "-shm"):
             Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-        self._prepare()
+        self._migrate()
 
 
 def is_damage(error: sqlite3.DatabaseError) -> bool:

@@ -32,7 +32,8 @@ def load(language: str) -> tuple[Parser, Query]:
         grammar = Language(getattr(import_module(row.module), row.function)())
     except (ValueError, AttributeError) as error:
         raise ImportError(f"{row.module}: {error}") from error
-    source = resources.files("agentcache.indexer").joinpath("queries", f"{row.query}.scm").read_text("utf-8")
+    folder = resources.files("agentcache.indexer").joinpath("queries")
+    source = "".join(folder.joinpath(f"{name}.scm").read_text("utf-8") for name in row.queries)
     return Parser(grammar), Query(grammar, source)
 
 

@@ -12,13 +12,13 @@ class Language:
     """A language with a grammar.
 
     module, function: the wheel's import name and its entry point
-    query: name of the file in `queries/`, without its suffix
+    queries: names of its files in `queries/`, without their suffix
     suffixes, filenames, interpreters: how its files are told (lower case, with the dot; `#!` command names)
     """
 
     name: str
     module: str
-    query: str
+    queries: tuple[str, ...]
     suffixes: tuple[str, ...]
     function: str = "language"
     filenames: tuple[str, ...] = ()
@@ -27,42 +27,42 @@ class Language:
 
 GRAMMARS = (
     Language(
-        "python", "tree_sitter_python", "python", (".py", ".pyi", ".pyw"),
+        "python", "tree_sitter_python", ("python",), (".py", ".pyi", ".pyw"),
         filenames=("sconstruct", "sconscript", "wscript"), interpreters=("python", "pypy"),
     ),
     Language(
-        "javascript", "tree_sitter_javascript", "javascript", (".js", ".mjs", ".cjs", ".jsx"),
+        "javascript", "tree_sitter_javascript", ("javascript",), (".js", ".mjs", ".cjs", ".jsx"),
         interpreters=("node", "nodejs", "bun"),
     ),
     Language(
-        "typescript", "tree_sitter_typescript", "typescript", (".ts", ".mts", ".cts"),
+        "typescript", "tree_sitter_typescript", ("typescript",), (".ts", ".mts", ".cts"),
         function="language_typescript", interpreters=("deno", "ts-node"),
     ),
-    Language("tsx", "tree_sitter_typescript", "typescript", (".tsx",), function="language_tsx"),
-    Language("go", "tree_sitter_go", "go", (".go",)),
-    Language("rust", "tree_sitter_rust", "rust", (".rs",)),
-    Language("java", "tree_sitter_java", "java", (".java",)),
-    Language("c", "tree_sitter_c", "c", (".c", ".h")),
+    Language("tsx", "tree_sitter_typescript", ("typescript", "tsx"), (".tsx",), function="language_tsx"),
+    Language("go", "tree_sitter_go", ("go",), (".go",)),
+    Language("rust", "tree_sitter_rust", ("rust",), (".rs",)),
+    Language("java", "tree_sitter_java", ("java",), (".java",)),
+    Language("c", "tree_sitter_c", ("c",), (".c", ".h")),
     Language(
-        "cpp", "tree_sitter_cpp", "cpp",
+        "cpp", "tree_sitter_cpp", ("cpp",),
         (".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".h++", ".ipp", ".tpp", ".inl", ".cu", ".cuh"),
     ),
-    Language("csharp", "tree_sitter_c_sharp", "csharp", (".cs", ".csx")),
+    Language("csharp", "tree_sitter_c_sharp", ("csharp",), (".cs", ".csx")),
     Language(
-        "ruby", "tree_sitter_ruby", "ruby", (".rb", ".rake", ".gemspec", ".ru"),
+        "ruby", "tree_sitter_ruby", ("ruby",), (".rb", ".rake", ".gemspec", ".ru"),
         filenames=("rakefile", "gemfile", "guardfile", "vagrantfile", "podfile"),
         interpreters=("ruby", "jruby"),
     ),
     Language(
-        "php", "tree_sitter_php", "php", (".php", ".phtml", ".php5"),
+        "php", "tree_sitter_php", ("php",), (".php", ".phtml", ".php5"),
         function="language_php", interpreters=("php",),
     ),
-    Language("scala", "tree_sitter_scala", "scala", (".scala", ".sc", ".sbt")),
-    Language("swift", "tree_sitter_swift", "swift", (".swift",)),
-    Language("kotlin", "tree_sitter_kotlin", "kotlin", (".kt", ".kts")),
-    Language("lua", "tree_sitter_lua", "lua", (".lua",), interpreters=("lua", "luajit")),
+    Language("scala", "tree_sitter_scala", ("scala",), (".scala", ".sc", ".sbt")),
+    Language("swift", "tree_sitter_swift", ("swift",), (".swift",)),
+    Language("kotlin", "tree_sitter_kotlin", ("kotlin",), (".kt", ".kts")),
+    Language("lua", "tree_sitter_lua", ("lua",), (".lua",), interpreters=("lua", "luajit")),
     Language(
-        "bash", "tree_sitter_bash", "bash", (".sh", ".bash", ".zsh", ".ksh", ".bats"),
+        "bash", "tree_sitter_bash", ("bash",), (".sh", ".bash", ".zsh", ".ksh", ".bats"),
         filenames=(".bashrc", ".bash_profile", ".profile", ".zshrc"),
         interpreters=("sh", "bash", "dash", "zsh", "ksh"),
     ),

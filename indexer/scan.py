@@ -4,7 +4,8 @@ Captures that a query may use:
 
     @name        what a definition is called; every definition capture comes with one, or with a
     @declarator  at the bottom of whose declarators the name is
-    @mention     a name that is used here: called, inherited from, imported, used as a type
+    @mention     a name that is used here: called, inherited from, imported, used as a type; not if it is
+                 the @name of a definition
     @lead        a node that belongs to the definition below it: a comment, an attribute, a decorator
     @wrap        a node that widens the first definition in it: decorated, exported, templated
     @_...        for the query itself
@@ -66,16 +67,12 @@ def scan(root: Node, query: Query, data: bytes, starts: list[int], deadline: flo
     found: dict[int, _Found] = {}
     wraps: list[Node] = []
     leads: dict[int, int] = {}
-    mentions: dict[str, list[int]] = {}
+    mentioned: list[Node] = []
     # A progress callback crashes the cursor of tree-sitter 0.26.1; the limit bounds its work instead.
     for pattern, captures in QueryCursor(query, match_limit=_MATCH_LIMIT).matches(root):
         for capture, nodes in captures.items():
             if capture == "mention":
-                for node in nodes:
-                    rows = mentions.setdefault(_text(data, node), [])
-                    row = node.start_point[0]
-                    if not rows or rows[-1] != row:
-                        rows.append(row)
+                mentioned += nodes
             elif capture == "lead":
                 for node in nodes:
                     _add_lead(leads, node, data, starts)
@@ -86,6 +83,10 @@ def scan(root: Node, query: Query, data: bytes, starts: list[int], deadline: flo
                 _add_definition(found, pattern, capture, nodes[0], name, data)
     if time.thread_time() > deadline:
         raise OutOfTime
+    mentions: dict[str, list[int]] = {}
+    for node in mentioned:
+        if node.start_byte not in found:
+            mentions.setdefault(_text(data, node), []).append(node.start_point[0])
     definitions = _with_leads(_widened(list(found.values()), wraps), leads)
     return Scan(definitions, {name: sorted(set(rows)) for name, rows in mentions.items() if name})
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 VERSION = 1
 """`PRAGMA user_version` of a current database. A later one is refused: only its own program knows it."""
 
+TABLES = ("content", "block", "name", "definition", "mention", "file", "left_out", "meta")
+
 _TABLES_V1 = """
 CREATE TABLE content (
     id INTEGER PRIMARY KEY,
