@@ -51,7 +51,9 @@ class Pair:
         return self.ttft_exact_s / self.ttft_fast_s
 
 
-def choose_pieces(index: Index, streams: Streams, rng: random.Random, budget_tokens: int = 12_000) -> list[Piece]:
+def choose_pieces(
+    index: Index, streams: Streams, rng: random.Random, budget_tokens: int = 12_000
+) -> list[Piece]:
     """Files and methods of the repository, at most `budget_tokens` together. Raises UsageError if there are too few."""
     candidates: list[Piece] = []
     for record in index.files():
@@ -62,7 +64,11 @@ def choose_pieces(index: Index, streams: Streams, rng: random.Random, budget_tok
         else:
             whole = [(WarmItem(record.path), record.path, data)]
         parts = [
-            (WarmItem(record.path, block.id), f"{record.path}#{block.name}", data[block.start_byte : block.end_byte])
+            (
+                WarmItem(record.path, block.id),
+                f"{record.path}#{block.name}",
+                data[block.start_byte : block.end_byte],
+            )
             for block in blocks
             if block.kind in ("function", "method", "class")
         ]
@@ -78,7 +84,11 @@ def choose_pieces(index: Index, streams: Streams, rng: random.Random, budget_tok
     for allow_seen in (False, True):
         for piece in candidates:
             fresh = piece.item.path not in seen or allow_seen
-            if fresh and piece not in chosen and sum(p.tokens for p in chosen) + piece.tokens <= budget_tokens:
+            if (
+                fresh
+                and piece not in chosen
+                and sum(p.tokens for p in chosen) + piece.tokens <= budget_tokens
+            ):
                 chosen.append(piece)
                 seen.add(piece.item.path)
     if len(chosen) < 3 or sum(p.tokens for p in chosen) < MIN_PROMPT_TOKENS:
@@ -92,7 +102,9 @@ def prompts(pieces: Sequence[Piece], count: int, rng: random.Random) -> Iterator
     while made < count:
         tries += 1
         if tries > 10_000:
-            raise UsageError("no selection of this repository's files makes a prompt of 2,000 to 6,000 tokens")
+            raise UsageError(
+                "no selection of this repository's files makes a prompt of 2,000 to 6,000 tokens"
+            )
         picked = rng.sample(pieces, min(len(pieces), rng.randint(3, 6)))
         total = sum(piece.tokens for piece in picked) + _OVERHEAD_TOKENS
         if MIN_PROMPT_TOKENS <= total <= MAX_PROMPT_TOKENS:

@@ -174,10 +174,16 @@ def environment(options: EngineOptions) -> dict[str, str]:
 def check_installed() -> None:
     """Raise EngineError when vLLM is missing or cannot be imported, with the command that mends it."""
     if importlib.util.find_spec("vllm") is None:
-        raise EngineError("vLLM is not installed; run `pip install 'agentcache-kv[cpu]'` (or [cuda] with an NVIDIA GPU)")
+        raise EngineError(
+            "vLLM is not installed; run `pip install 'agentcache-kv[cpu]'` (or [cuda] with an NVIDIA GPU)"
+        )
     if importlib.util.find_spec("torchvision") is not None:
         probe = subprocess.run(
-            [sys.executable, "-c", "import torchvision"], capture_output=True, text=True, check=False, timeout=120
+            [sys.executable, "-c", "import torchvision"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
         if probe.returncode:
             raise EngineError(
@@ -201,7 +207,9 @@ def ensure_free(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise UsageError(f"port {port} on {host} is in use or not allowed; choose another with --port") from error
+            raise UsageError(
+                f"port {port} on {host} is in use or not allowed; choose another with --port"
+            ) from error
 
 
 def _signal_group(pid: int, sig: signal.Signals) -> None:

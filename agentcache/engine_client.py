@@ -93,10 +93,14 @@ class EngineClient:
         try:
             response = self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
-            raise EngineError(f"the engine at {self.url} does not answer: {error or type(error).__name__}") from error
+            raise EngineError(
+                f"the engine at {self.url} does not answer: {error or type(error).__name__}"
+            ) from error
         if response.is_success:
             answer: dict[str, Any] = response.json()
             return answer
         if response.status_code == 404 and path.startswith("/agentcache/"):
-            raise EngineError(f"the server at {self.url} has no agentcache plug-in; start it with `agentcache serve`")
+            raise EngineError(
+                f"the server at {self.url} has no agentcache plug-in; start it with `agentcache serve`"
+            )
         raise EngineError(f"the engine answered {response.status_code} to {path}: {response.text[:300]}")

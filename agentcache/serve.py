@@ -91,7 +91,9 @@ class Server:
         """The same before the engine is up, for a known limit."""
         return Streams(self.folder, min(max_position(self.folder) or max_model_len, max_model_len) - 1)
 
-    def warm(self, index: Index, items: Sequence[WarmItem], on_progress: Callable[[Progress], None]) -> Progress:
+    def warm(
+        self, index: Index, items: Sequence[WarmItem], on_progress: Callable[[Progress], None]
+    ) -> Progress:
         """Warm `items` now, in the calling thread. Raises EngineError."""
         status = self.client.status()
 
@@ -118,7 +120,9 @@ class Server:
                 self._watchers.append(watcher)
             for index in self.indexes:
                 progress = self.warm(index, items_of_index(index), lambda _: None)
-                self._say(f"warm: {progress.warm_blocks} of {progress.blocks} blocks, {progress.tokens_computed} tokens")
+                self._say(
+                    f"warm: {progress.warm_blocks} of {progress.blocks} blocks, {progress.tokens_computed} tokens"
+                )
             while not self._closing.is_set():
                 with self._wake:
                     while not self._changed and not self._closing.is_set():

@@ -54,4 +54,3 @@ class EngineSettings:
     @property
     def store_path(self) -> Path:
         return Path(self.store_dir)
-

@@ -25,7 +25,9 @@ def demo(
     requests: Annotated[int, typer.Option(help="How many prompts, each asked twice.", min=1, max=1000)] = 8,
     seed: Annotated[int, typer.Option(help="Chooses the files and their orders.")] = 1,
     boundary_tokens: Annotated[int, typer.Option(help="Tokens recomputed at each seam.", min=0)] = 16,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, last line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as one JSON object, last line.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show vLLM's own log.")] = False,
 ) -> None:
     """Index, serve, warm; then ask about files in random order, once with full prefill and once blended."""
@@ -42,8 +44,8 @@ def demo(
 
     console = Console()
     signal.signal(signal.SIGTERM, _as_interrupt)
-    with progress_shown(model) as progress:
-        folder = resolve(model, progress)
+    with progress_shown(model) as shown:
+        folder = resolve(model, shown)
     options = ServeOptions(
         model=model,
         folder=folder,
@@ -64,13 +66,15 @@ def demo(
                 [piece.item for piece in pieces],
                 lambda p: line.update(f"warming: {p.warm_blocks} of {p.blocks} blocks"),
             )
-        console.print(f"warm: {progress.warm_blocks} blocks, {progress.tokens_computed} tokens computed just now")
-        shown: list[Pair] = []
-        with Live(_table(shown), console=console) as live:
+        console.print(
+            f"warm: {progress.warm_blocks} blocks, {progress.tokens_computed} tokens computed just now"
+        )
+        done: list[Pair] = []
+        with Live(_table(done), console=console) as live:
 
             def show(pair: Pair) -> None:
-                shown.append(pair)
-                live.update(_table(shown), refresh=True)
+                done.append(pair)
+                live.update(_table(done), refresh=True)
 
             pairs = job.run(server.client, model, pieces, requests, seed, show)
     result = job.summary(pairs, model)
@@ -83,7 +87,17 @@ def _table(pairs: list[Pair]) -> Table:
     from rich.table import Table
 
     table = Table(title="the same prompt, exact and fast", title_justify="left")
-    for name in ("#", "prompt tokens", "reused", "recomputed", "TTFT exact", "TTFT fast", "ratio", "same token", "KL"):
+    for name in (
+        "#",
+        "prompt tokens",
+        "reused",
+        "recomputed",
+        "TTFT exact",
+        "TTFT fast",
+        "ratio",
+        "same token",
+        "KL",
+    ):
         table.add_column(name, justify="right")
     for number, pair in enumerate(pairs, start=1):
         table.add_row(

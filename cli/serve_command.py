@@ -30,8 +30,8 @@ def serve(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show vLLM's own log.")] = False,
 ) -> None:
     """Start vLLM with agentcache, index PATH, and keep its caches warm. Arguments after `--` go to vLLM."""
-    from agentcache.engine import split_extra
     from agentcache.cli.model_commands import progress_shown
+    from agentcache.engine import split_extra
     from agentcache.models import resolve
     from agentcache.serve import ServeOptions, Server
     from agentcache.settings import EngineSettings

@@ -86,7 +86,9 @@ class BlendExecutor:
         device = self._paged.device
         turns = [self._shift.cos_sin(span.start - span.shift, span.start, span.length) for span, _ in found]
         cos, sin = (torch.cat(parts).to(device) for parts in zip(*turns, strict=True))
-        slots = self._paged.slots(pages, torch.cat([torch.arange(span.start, span.stop) for span, _ in found]))
+        slots = self._paged.slots(
+            pages, torch.cat([torch.arange(span.start, span.stop) for span, _ in found])
+        )
         parts = [entry[:, :, span.offset : span.offset + span.length] for span, entry in found]
         moved = any(span.shift for span, _ in found)
         for layer in range(self._paged.num_layers):  # one layer at a time stays in the processor's cache

@@ -92,8 +92,8 @@ class PagedKV:
 
         def write(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             layer.impl.do_kv_cache_update(layer, k.to(self.device), v.to(self.device), layer.kv_cache, slots)
-            page: torch.Tensor = layer.kv_cache[scratch]
-            return page.reshape(-1).cpu()
+            cache: torch.Tensor = layer.kv_cache
+            return cache[scratch].reshape(-1).cpu()
 
         try:
             layout = learn_layout(write, (size, self.num_kv_heads, self.head_dim), self.dtype)

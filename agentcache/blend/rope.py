@@ -55,7 +55,9 @@ class KeyShift:
         seen: set[int] = set()
         for module in rotary_modules:
             if module is None:
-                raise UnsupportedPositions("unknown position scheme: an attention layer has no rotary embedding")
+                raise UnsupportedPositions(
+                    "unknown position scheme: an attention layer has no rotary embedding"
+                )
             if id(module) in seen:
                 continue
             seen.add(id(module))
@@ -73,6 +75,9 @@ class KeyShift:
         name = type(module).__name__
         if name not in SUPPORTED_ROTARY:
             raise UnsupportedPositions(f"unknown position scheme: {name}")
-        buffer = module.cos_sin_cache.float().contiguous()  # type: ignore[operator, union-attr]
+        buffer = module.cos_sin_cache.float().contiguous()  # type: ignore[operator]
         half = buffer.shape[-1] // 2
-        return cls(torch.complex(buffer[:, :half].contiguous(), buffer[:, half:].contiguous()), bool(module.is_neox_style))
+        return cls(
+            torch.complex(buffer[:, :half].contiguous(), buffer[:, half:].contiguous()),
+            bool(module.is_neox_style),
+        )

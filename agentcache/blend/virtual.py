@@ -14,12 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
-Runs = npt.NDArray[np.int64]
-"""Half-open intervals of positions, ascending, int64 [r, 2]."""
+from agentcache.plan import Runs
 
 
 class VirtualBatch:
@@ -33,7 +31,9 @@ class VirtualBatch:
         self._groups: list[tuple[list[str], Any]] = []
         for group in (g for groups in runner.attn_groups for g in groups):
             spec = group.get_metadata_builder().kv_cache_spec
-            builder = type(group.get_metadata_builder())(spec, group.layer_names, runner.vllm_config, runner.device)
+            builder = type(group.get_metadata_builder())(
+                spec, group.layer_names, runner.vllm_config, runner.device
+            )
             self._groups.append((group.layer_names, builder))
         self._device = runner.device
 
@@ -68,5 +68,3 @@ class VirtualBatch:
             built = builder.build(common_prefix_len=0, common_attn_metadata=common)
             per_layer.update(dict.fromkeys(layer_names, built))
         return per_layer, dict.fromkeys(per_layer, slots)
-
-

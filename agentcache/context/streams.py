@@ -37,7 +37,9 @@ class Streams:
     def __init__(self, model: str, max_tokens: int) -> None:
         self._tokenizer = _load(model)
         self._max_tokens = max_tokens
-        self._head: list[int] = self._tokenizer.encode("").ids  # what the tokenizer puts in front (BOS), if anything
+        self._head: list[int] = self._tokenizer.encode(
+            ""
+        ).ids  # what the tokenizer puts in front (BOS), if anything
 
     def count(self, text: str) -> int:
         """Tokens of `text` by itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -23,23 +23,24 @@ def make_plan(
 ) -> Plan | None:
     """What to do with a prompt of `tokens_count` tokens whose first `start` vLLM already has in its pages.
 
-    spans: ascending, not overlapping, inside the prompt; what reaches below `start` is cut off (`clip`).
+    spans: ascending, not overlapping, anywhere in the prompt, below `start`, too.
     The plan ends with the last span worth having, before the prompt's last token, which vLLM computes itself
     for its logits; with `page_size`, at a multiple of it, so that only full pages are claimed.
     Recomputed are all positions outside spans and, inside them, what `policy` chooses without scores;
-    `top_up` adds the rest. A span at the end of which nothing would be reused is left to the tail.
-    None if reuse saves fewer than `policy.min_saved_tokens`: matched tokens less those recomputed, less what
-    a strategy with scores may still recompute.
+    `top_up` adds the rest. A span at the end of which nothing would be reused is left to the tail, and so is
+    a chain of adjoining spans that saves fewer than `policy.min_saved_tokens`: matched tokens less those
+    recomputed, less what a strategy with scores may still recompute.
+    Everything is decided for the whole prompt and then cut at `start`, so that a prompt means the same K/V
+    however much of it is a prefix hit. None if nothing would be reused.
     """
     assert all(a.stop <= b.start for a, b in pairwise(spans)), "spans overlap or are not ascending"
-    kept = _worth_having(clip(spans, start, tokens_count - 1), policy, page_size)
-    if not kept:
+    kept = _worth_having(_saving(clip(spans, 0, tokens_count - 1), policy), policy, page_size)
+    if not kept or kept[-1].stop <= start:
         return None
     stop = kept[-1].stop
-    plan = Plan(start, stop, tuple(kept), np.flatnonzero(_chosen(kept, start, stop, policy)) + start)
-    spendable = allowance(policy.budget or 0, plan.num_matched) if policy.chosen.needs_scores else 0
-    saved = plan.num_matched - max(num_recomputed_in_spans(plan), spendable)
-    return plan if saved >= policy.min_saved_tokens else None
+    chosen = np.flatnonzero(_chosen(kept, 0, stop, policy))
+    plan = Plan(start, stop, tuple(clip(kept, start, stop)), chosen[np.searchsorted(chosen, start) :])
+    return plan if policy.chosen.everything or len(reused_positions(plan)) else None
 
 
 def top_up(plan: Plan, scores: npt.NDArray[np.float32], budget: float) -> Plan:
@@ -74,6 +75,31 @@ def num_recomputed_in_spans(plan: Plan) -> int:
 def allowance(budget: float, num_matched: int) -> int:
     """Matched tokens that may be recomputed under a budget, rounded down."""
     return int(budget * num_matched + 1e-9)  # 0.07 * 100 is 7, not 6.999
+
+
+def _saving(spans: list[Span], policy: RecomputePolicy) -> list[Span]:
+    """The spans of all chains that save enough. A chain is a run of spans without tokens between them."""
+    limit = _boundary_limit(spans, policy)
+    kept: list[Span] = []
+    chain: list[Span] = []
+    for span, following in zip_longest(spans, spans[1:]):
+        chain.append(span)
+        if following is not None and following.start == span.stop:
+            continue
+        if _saved(chain, limit, policy) >= policy.min_saved_tokens:
+            kept += chain
+        chain = []
+    return kept
+
+
+def _saved(chain: Sequence[Span], limit: int, policy: RecomputePolicy) -> int:
+    """Tokens of a chain that need not be computed when each boundary is `limit` tokens."""
+    if policy.chosen.everything:
+        return 0
+    matched = sum(span.length for span in chain)
+    boundaries = sum(min(limit, span.length) for span in chain if not span.context_stands)
+    spendable = allowance(policy.budget or 0, matched) if policy.chosen.needs_scores else 0
+    return matched - max(boundaries, spendable)
 
 
 def _worth_having(spans: list[Span], policy: RecomputePolicy, page_size: int | None) -> list[Span]:

@@ -44,7 +44,9 @@ T = TypeVar("T")
 class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
     """Both halves behind vLLM's interface; which one exists depends on `role`."""
 
-    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
+    ) -> None:
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         from agentcache.models import fingerprint
 
@@ -63,8 +65,10 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
         elif role == KVConnectorRole.SCHEDULER:
             # Not before the worker exists: the matcher imports numba, and vLLM's CPU worker walks the globals of all
             # loaded modules when it starts, where one of llvmlite's objects makes it fail (0.32.0).
+            from agentcache.match import warm_up
             from agentcache.plugin.scheduler import SchedulerHalf
 
+            warm_up()
             self._scheduler = SchedulerHalf(settings, model, page_size, unsupported)
             if store is not None:
                 for info in store.infos():
@@ -120,10 +124,15 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
     def on_new_request(self, request: Request) -> None:
         self._try(lambda half: half.add(request), None)
 
-    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
-        return self._try(lambda half: half.match(request, num_computed_tokens), 0), False
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        nothing: int | None = 0
+        return self._try(lambda half: half.match(request, num_computed_tokens), nothing), False
 
-    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+    def update_state_after_alloc(
+        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
+    ) -> None:
         # Not guarded: what was claimed must be filled. `admitted` cannot fail where `match` has not.
         assert self._scheduler is not None
         self._scheduler.admitted(request, tuple(blocks.get_block_ids()[0]), num_external_tokens)

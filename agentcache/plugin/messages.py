@@ -41,6 +41,7 @@ class RequestRecord:
     recomputed: taken from entries, then computed again in the prompt's context (boundary tokens)
     computed: computed from nothing, by virtual requests or by vLLM itself
     fallback: why a `fast` request was not blended; "" if it was, or if it did not ask
+    load_s, recompute_s: seconds spent loading entries into pages, and in virtual requests
     finished_at: seconds since the epoch
     """
 
@@ -53,7 +54,18 @@ class RequestRecord:
     computed_tokens: int
     spans: int
     fallback: str
+    load_s: float
+    recompute_s: float
     finished_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Blended:
+    """What one load took. holes: reused tokens that were computed instead, because their entry was lost."""
+
+    holes: int
+    load_s: float
+    recompute_s: float
 
 
 @dataclass(slots=True)
@@ -70,13 +82,13 @@ class WorkerReport(KVConnectorWorkerMetadata):
     """Worker half to scheduler half.
 
     stored: entries that can be read from now on; lost: entries that could not be read, to be forgotten
-    holes: request id to the number of reused tokens that had to be computed because an entry was lost
+    blended: request id to what its load took
     reasons: reason to how often it occurred; broken: the breaker's reason, "" while blending works
     """
 
     stored: list[EntryInfo] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    holes: dict[str, int] = field(default_factory=dict)
+    blended: dict[str, Blended] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     broken: str = ""
 
@@ -84,16 +96,24 @@ class WorkerReport(KVConnectorWorkerMetadata):
         """Merge two ranks' reports: stored is what every rank has, lost is what any rank lacks."""
         assert isinstance(other, WorkerReport)
         theirs = {info.id for info in other.stored}
+        blended = dict(self.blended)
+        for request_id, their in other.blended.items():
+            ours = blended.get(request_id, their)
+            blended[request_id] = Blended(
+                max(ours.holes, their.holes),
+                max(ours.load_s, their.load_s),
+                max(ours.recompute_s, their.recompute_s),
+            )
         reasons = dict(self.reasons)
         for reason, count in other.reasons.items():
             reasons[reason] = max(count, reasons.get(reason, 0))
         return WorkerReport(
             stored=[info for info in self.stored if info.id in theirs],
             lost=sorted({*self.lost, *other.lost}),
-            holes={key: max(self.holes.get(key, 0), other.holes.get(key, 0)) for key in {*self.holes, *other.holes}},
+            blended=blended,
             reasons=reasons,
             broken=self.broken or other.broken,
         )
 
     def __bool__(self) -> bool:
-        return bool(self.stored or self.lost or self.holes or self.reasons or self.broken)
+        return bool(self.stored or self.lost or self.blended or self.reasons or self.broken)

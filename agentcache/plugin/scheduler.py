@@ -14,7 +14,7 @@ from agentcache.entry import EntryInfo, as_tokens, entries_of_stream
 from agentcache.match import Matcher
 from agentcache.plan import RecomputePolicy, make_plan
 from agentcache.plan.types import Plan, Span
-from agentcache.plugin.messages import LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
+from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
 from agentcache.plugin.request import BadRequest, Wish, read_wish
 from agentcache.settings import EngineSettings
 
@@ -37,7 +37,7 @@ class _Live:
     candidate: Plan | None = None
     prefix_hit: int = 0
     admitted: bool = False
-    holes: int = 0
+    blended: Blended = Blended(0, 0.0, 0.0)
     to_store: deque[EntryInfo] = field(default_factory=deque)
 
 
@@ -122,7 +122,9 @@ class SchedulerHalf:
     def _entries_to_make(self, request: Request, wish: Wish) -> list[EntryInfo]:
         if self.unsupported or request.prompt_token_ids is None or wish.cuts[-1] > request.num_prompt_tokens:
             return []
-        return entries_of_stream(self.model, wish.store_domain, as_tokens(request.prompt_token_ids), wish.cuts)
+        return entries_of_stream(
+            self.model, wish.store_domain, as_tokens(request.prompt_token_ids), wish.cuts
+        )
 
     def match(self, request: Request, num_computed: int) -> int | None:
         """Tokens behind `num_computed` that this request may skip; None: ask again at the next step."""
@@ -137,7 +139,7 @@ class SchedulerHalf:
             return None
         self._drop_evicted()
         tokens = as_tokens(request.all_token_ids)
-        spans = self.matcher.match(tokens, salts=live.wish.domains, start=0 if live.wish.cuts else num_computed)
+        spans = self.matcher.match(tokens, salts=live.wish.domains)
         if live.wish.cuts:
             plan = self._exact_plan(spans, len(tokens), num_computed)
         else:
@@ -235,9 +237,9 @@ class SchedulerHalf:
         self.forget(report.lost)
         for info in report.stored:
             self.learn(info)
-        for request_id, holes in report.holes.items():
+        for request_id, blended in report.blended.items():
             if request_id in self._live:
-                self._live[request_id].holes += holes
+                self._live[request_id].blended = blended
         if report.broken:
             self.pause(report.broken)
 
@@ -261,7 +263,7 @@ class SchedulerHalf:
             inside = _count_inside(live.plan, prompt)
             recomputed = inside
             reused = sum(max(0, min(span.stop, prompt) - span.start) for span in live.plan.spans) - recomputed
-            reused -= min(reused, live.holes)
+            reused -= min(reused, live.blended.holes)
         return RequestRecord(
             request_id=live.request.request_id,
             mode=live.wish.mode,
@@ -272,6 +274,8 @@ class SchedulerHalf:
             computed_tokens=prompt - prefix_hit - reused - recomputed,
             spans=len(live.plan.spans) if live.plan is not None else 0,
             fallback=live.fallback,
+            load_s=live.blended.load_s,
+            recompute_s=live.blended.recompute_s,
             finished_at=time.time(),
         )
 
@@ -297,4 +301,6 @@ def _public(record: RequestRecord) -> dict[str, Any]:
         "computed_tokens": record.computed_tokens,
         "spans": record.spans,
         "fallback": record.fallback,
+        "load_s": record.load_s,
+        "recompute_s": record.recompute_s,
     }

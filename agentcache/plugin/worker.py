@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentcache.blend.executor import BlendExecutor
 from agentcache.blend.pages import PagedKV, UnsupportedPages
 from agentcache.blend.rope import KeyShift, UnsupportedPositions
-from agentcache.plugin.messages import LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
+from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
 from agentcache.store import EntryCorrupt, EntryMissing, EntryStore
 
 if TYPE_CHECKING:
@@ -85,14 +85,15 @@ class WorkerHalf:
             self._invalid_pages.update(op.pages[first:last])
             self._report.reasons["blend failed"] = self._report.reasons.get("blend failed", 0) + 1
             self._give_up(f"blending paused: {type(error).__name__}: {error}")
-            logger.exception("agentcache: blending failed and is paused until restart; requests are prefilled")
+            logger.exception(
+                "agentcache: blending failed and is paused until restart; requests are prefilled"
+            )
             return
         for entry, reason in result.lost.items():
             self._report.lost.append(entry)
             name = {"EntryMissing": "entry missing", "EntryCorrupt": "entry corrupt"}[reason]
             self._report.reasons[name] = self._report.reasons.get(name, 0) + 1
-        if result.holes:
-            self._report.holes[op.request_id] = result.holes
+        self._report.blended[op.request_id] = Blended(result.holes, result.load_s, result.compute_s)
 
     def save(self, metadata: StepMetadata) -> None:
         """Execute the step's stores: read the pages now, write entries in the background."""

@@ -45,9 +45,7 @@ class Server:
     store_dir: Path
     encode: Callable[[str], list[int]]
 
-    def ask(
-        self, prompt: list[int], *, num_tokens: int = 8, salt: str | None = None, **wish: Any
-    ) -> Answer:
+    def ask(self, prompt: list[int], *, num_tokens: int = 8, salt: str | None = None, **wish: Any) -> Answer:
         """A completion of token ids with `kv_transfer_params.agentcache = wish`."""
         body = completion_body(prompt, num_tokens, salt)
         body["kv_transfer_params"] = {"agentcache": wish}
@@ -150,7 +148,9 @@ def prompts(texts: dict[str, list[int]]) -> dict[str, list[int]]:
 @pytest.fixture(scope="session")
 def plain(model_folder: str, prompts: dict[str, list[int]]) -> dict[str, Answer]:
     """What a vLLM without the plug-in answers. The server is stopped before the session's own starts."""
-    options = EngineOptions(model=model_folder, served_name=SERVED, settings=None, extra=ENGINE_ARGUMENTS, kv_gib=1)
+    options = EngineOptions(
+        model=model_folder, served_name=SERVED, settings=None, extra=ENGINE_ARGUMENTS, kv_gib=1
+    )
     with Engine(options) as engine:
         engine.wait_ready()
         with engine.client() as client:

@@ -26,12 +26,19 @@ def anthropic_client(server: Server) -> anthropic.Anthropic:
 def test_chat_completions(openai_client: openai.OpenAI) -> None:
     messages = [{"role": "user", "content": QUESTION}]
     whole = openai_client.chat.completions.create(
-        model=SERVED, messages=messages, max_tokens=12, temperature=0  # type: ignore[arg-type]
+        model=SERVED,
+        messages=messages,
+        max_tokens=12,
+        temperature=0,  # type: ignore[arg-type]
     )
     text = whole.choices[0].message.content
     assert text
     chunks = openai_client.chat.completions.create(
-        model=SERVED, messages=messages, max_tokens=12, temperature=0, stream=True  # type: ignore[arg-type]
+        model=SERVED,
+        messages=messages,
+        max_tokens=12,
+        temperature=0,
+        stream=True,  # type: ignore[arg-type]
     )
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
 
@@ -48,7 +55,9 @@ def test_responses(openai_client: openai.OpenAI) -> None:
 
 def test_messages(anthropic_client: anthropic.Anthropic) -> None:
     messages: list[anthropic.types.MessageParam] = [{"role": "user", "content": QUESTION}]
-    whole = anthropic_client.messages.create(model=SERVED, messages=messages, max_tokens=12, extra_body=GREEDY)
+    whole = anthropic_client.messages.create(
+        model=SERVED, messages=messages, max_tokens=12, extra_body=GREEDY
+    )
     block = whole.content[0]
     assert block.type == "text"
     assert block.text

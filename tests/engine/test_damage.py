@@ -61,7 +61,9 @@ def test_a_damaged_entry_is_computed_instead(
     assert largest_difference(answer.first, exact.first) < 1e-3
 
     again = server.ask(prompt, salt="again", mode="fast")
-    assert (again.counters["reused_tokens"], server.reason(reason)) == (0, before + 1), "forgotten, not tried again"
+    assert (again.counters["reused_tokens"], server.reason(reason)) == (0, before + 1), (
+        "forgotten, not tried again"
+    )
     server.store(code)
     healed = server.ask(prompt, salt="healed", mode="fast")
     assert healed.counters["reused_tokens"] > 250, "computing it again brings it back"
@@ -70,4 +72,6 @@ def test_a_damaged_entry_is_computed_instead(
 def evict_from_ram(server: Server, texts: dict[str, list[int]]) -> None:
     """Read more other entries than the RAM tier holds."""
     for name in ("textwrap", "argparse", "shlex"):
-        server.ask(texts["system"] + texts[name] + texts["question"], salt=f"evict {time.monotonic()}", mode="fast")
+        server.ask(
+            texts["system"] + texts[name] + texts["question"], salt=f"evict {time.monotonic()}", mode="fast"
+        )

@@ -40,7 +40,9 @@ def test_boundary_tokens_come_closer_than_nothing(
 ) -> None:
     none = server.ask(prompts["shuffled"], salt="b0", mode="fast", strategy="none")
     some = server.ask(prompts["shuffled"], salt="b128", mode="fast", boundary_tokens=128)
-    assert some.counters["recomputed_tokens"] == 3 * 128, "three files, inner blocks follow each other as in the file"
+    assert some.counters["recomputed_tokens"] == 3 * 128, (
+        "three files, inner blocks follow each other as in the file"
+    )
     reference = plain["shuffled"].first
     assert largest_difference(some.first, reference) < largest_difference(none.first, reference)
 
@@ -81,7 +83,9 @@ def test_a_moved_entry_equals_the_keys_computed_there(
     scale = expected.abs().amax()
     assert (moved - expected).abs().max() / scale < 1e-4
     wrong_cos, wrong_sin = shift.cos_sin(0, distance + 1, size)
-    assert (rotate_keys(entry[0], wrong_cos, wrong_sin, neox=shift.neox) - expected).abs().max() / scale > 1e-2
+    assert (
+        rotate_keys(entry[0], wrong_cos, wrong_sin, neox=shift.neox) - expected
+    ).abs().max() / scale > 1e-2
 
 
 def stored_entry(server: Server, tokens: list[int]) -> torch.Tensor:

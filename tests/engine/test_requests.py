@@ -41,7 +41,9 @@ def test_a_prompt_that_is_nothing_but_stored_tokens(server: Server, texts: dict[
     assert largest_difference(answer.first, exact.first) < 1e-3
 
 
-def test_a_prompt_that_shares_nothing(server: Server, plain: dict[str, Answer], prompts: dict[str, list[int]]) -> None:
+def test_a_prompt_that_shares_nothing(
+    server: Server, plain: dict[str, Answer], prompts: dict[str, list[int]]
+) -> None:
     answer = server.ask(prompts["unknown"], salt="nothing", mode="fast")
     assert answer.counters["reused_tokens"] == 0
     assert answer.counters["fallback"] == ""
@@ -49,7 +51,9 @@ def test_a_prompt_that_shares_nothing(server: Server, plain: dict[str, Answer], 
     assert largest_difference(answer.first, plain["unknown"].first) < 1e-3
 
 
-def test_a_prompt_shorter_than_a_page(server: Server, plain: dict[str, Answer], prompts: dict[str, list[int]]) -> None:
+def test_a_prompt_shorter_than_a_page(
+    server: Server, plain: dict[str, Answer], prompts: dict[str, list[int]]
+) -> None:
     answer = server.ask(prompts["short"], salt="short", mode="fast")
     assert answer.tokens == plain["short"].tokens
     assert counters_add_up(answer)
@@ -117,13 +121,17 @@ def test_an_aborted_stream_leaks_no_page(server: Server, prompts: dict[str, list
     for _ in range(3):
         with server.client.stream("/v1/completions", body) as response:
             assert next(response.iter_lines())
-    assert eventually(lambda: server.pages_used() == before), f"{server.pages_used()} pages in use, {before} before"
+    assert eventually(lambda: server.pages_used() == before), (
+        f"{server.pages_used()} pages in use, {before} before"
+    )
 
 
 def test_a_request_with_a_salt_does_not_see_another_salts_entries(
     server: Server, texts: dict[str, list[int]]
 ) -> None:
-    own = server.encode("def very_private(argument):\n" + "".join(f"    step_{i} = {i} * argument\n" for i in range(40)))
+    own = server.encode(
+        "def very_private(argument):\n" + "".join(f"    step_{i} = {i} * argument\n" for i in range(40))
+    )
     body = {
         "model": SERVED,
         "prompt": own,
@@ -165,7 +173,13 @@ def test_the_status_counts_requests(server: Server, prompts: dict[str, list[int]
     answer = server.ask(prompts["shuffled"], salt="counted", mode="fast")
     assert eventually(lambda: server.status()["totals"]["requests"] == before["requests"] + 1)
     status = server.status()
-    for name in ("prompt_tokens", "prefix_hit_tokens", "reused_tokens", "recomputed_tokens", "computed_tokens"):
+    for name in (
+        "prompt_tokens",
+        "prefix_hit_tokens",
+        "reused_tokens",
+        "recomputed_tokens",
+        "computed_tokens",
+    ):
         assert status["totals"][name] - before[name] == answer.counters[name]
     assert status["recent"][-1]["prompt_tokens"] == len(prompts["shuffled"])
     assert status["tiers"]["disk"]["bytes"] > 0

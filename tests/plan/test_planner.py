@@ -90,13 +90,20 @@ def test_every_position_has_exactly_one_fate(
         assert one.start - one.offset == whole.start - whole.offset
         assert (one.shift, one.context_stands, one.exact) == (whole.shift, whole.context_stands, whole.exact)
     assert plan.spans[-1].stop == plan.stop
-    assert policy.chosen.everything or len(reused) >= policy.min_saved_tokens
+    assert policy.chosen.everything or len(reused)
+    whole_prompt = make_plan(tokens_count, 0, spans, policy, page_size)
+    assert whole_prompt is not None
+    assert plan.stop == whole_prompt.stop
+    assert list(plan.spans) == clip(whole_prompt.spans, start, plan.stop)
+    assert plan.recompute.tolist() == [at for at in whole_prompt.recompute.tolist() if at >= start]
     if policy.strategy == "none" and not policy.recompute_last:
         assert len(reused) == plan.num_matched
     if policy.chosen.everything:
         assert len(reused) == 0
     elif not policy.recompute_last:
-        assert num_recomputed_in_spans(plan) <= allowance(policy.budget or 0, plan.num_matched)
+        assert num_recomputed_in_spans(whole_prompt) <= allowance(
+            policy.budget or 0, whole_prompt.num_matched
+        )
         for one in plan.spans:
             if one.context_stands:
                 assert not set(plan.recompute.tolist()) & set(range(one.start, one.stop))
@@ -180,6 +187,23 @@ def test_a_reuse_that_saves_little_is_no_plan() -> None:
     assert make_plan(300, 0, spans, RecomputePolicy(min_saved_tokens=31)) is not None
     scored = RecomputePolicy("deviation", budget=0.5, min_saved_tokens=25)
     assert make_plan(300, 0, spans, scored) is None, "what the scores may still take is not saved"
+
+
+def test_a_chain_that_saves_little_is_dropped_and_the_others_stay() -> None:
+    spans = [span(0, 40), span(40, 60, stands=True), span(100, 140), span(200, 300)]
+    plan = make_plan(400, 0, spans, RecomputePolicy(min_saved_tokens=32))
+    assert plan is not None
+    assert [one.start for one in plan.spans] == [0, 40, 200]
+    assert set(range(100, 140)) <= set(plan.recompute.tolist())
+
+
+def test_a_prefix_hit_inside_a_boundary_leaves_the_rest_of_it() -> None:
+    plan = make_plan(400, 105, [span(100, 300)], RecomputePolicy(min_saved_tokens=0))
+    assert plan is not None
+    assert ranges(plan) == [(105, 116)]
+    plan = make_plan(400, 290, [span(100, 300)], RecomputePolicy(min_saved_tokens=32))
+    assert plan is not None, "it is the same reuse that began before the prefix hit ended"
+    assert (len(plan.recompute), plan.num_matched) == (0, 10)
 
 
 def test_pages_are_claimed_whole() -> None:

