@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import NamedTuple
@@ -52,7 +52,7 @@ class Job(NamedTuple):
 
 def parse_all(
     jobs: Iterable[Job], num_workers: int, budget_s: float = PARSE_BUDGET_S
-) -> Iterator[tuple[Job, Parsed]]:
+) -> Generator[tuple[Job, Parsed]]:
     """Parse every job, in any order. `jobs` is drawn from as workers become free.
 
     A file that makes its worker hang or die comes back as line windows, with a note.
@@ -64,8 +64,9 @@ def parse_all(
         few.append(job)
         num_bytes += len(job.data)
         if len(few) > HERE_MAX_FILES or num_bytes > HERE_MAX_BYTES:
-            pool = _Pool(num_workers, budget_s)
+            pool = _Pool(budget_s)
             try:
+                pool.start(num_workers)
                 yield from pool.run(deque(few), source)
             finally:
                 pool.close()
@@ -112,9 +113,13 @@ class _Worker:
 
 
 class _Pool:
-    def __init__(self, num_workers: int, budget_s: float) -> None:
+    def __init__(self, budget_s: float) -> None:
         self._budget_s = budget_s
-        self._workers = [_start(budget_s) for _ in range(num_workers)]
+        self._workers: list[_Worker] = []
+
+    def start(self, num_workers: int) -> None:
+        for _ in range(num_workers):
+            self._workers.append(_start(self._budget_s))
 
     def run(self, waiting: deque[Job], source: Iterator[Job]) -> Iterator[tuple[Job, Parsed]]:
         while True:

@@ -172,9 +172,10 @@ def _widened(found: list[_Found], wraps: list[Node]) -> list[_Found]:
 
 def _with_leads(found: list[_Found], leads: dict[int, int]) -> list[Definition]:
     definitions = []
+    ends = {item.last_row for item in found}
     for item in found:
         first = item.first_row
-        while (above := leads.get(first - 1)) is not None:
+        while (above := leads.get(first - 1)) is not None and ends.isdisjoint(range(above, first)):
             first = above
         definitions.append(Definition(first, item.last_row, item.kind, item.name, item.name_row))
     # Stable: of two with the same rows, the one that starts first in the text stays first.

@@ -11,6 +11,7 @@ import stat
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,10 +141,12 @@ class Update:
         self._done["total_files"] = len(todo)
         self._done["total_bytes"] = sum(info.st_size for info in todo.values())
         self._tell(force=True)
-        for job, parsed in parse_all(self._jobs(todo, known, writer), self._settings.num_workers):
-            content = writer.add_content(*job.key, len(job.data), parsed)
-            for path, loaded in self._waiting.pop(job.key):
-                self._attach(path, loaded, content, known, writer)
+        # Closed at once when we are interrupted, and with it the workers.
+        with closing(parse_all(self._jobs(todo, known, writer), self._settings.num_workers)) as results:
+            for job, parsed in results:
+                content = writer.add_content(*job.key, len(job.data), parsed)
+                for path, loaded in self._waiting.pop(job.key):
+                    self._attach(path, loaded, content, known, writer)
         for path in known.keys() - listing.files.keys():
             self._gone.append(path)
             self._note_change(path, known[path].content, None)

@@ -258,6 +258,6 @@ def test_a_pool_that_is_dropped_leaves_no_process() -> None:
     found = parse_all(iter(jobs(300)), 2)
     next(found)
     assert len(children()) == 2
-    found.close()  # type: ignore[attr-defined]
+    found.close()
     assert children() == []
     assert HERE_MAX_BYTES < 300 * 30_000
