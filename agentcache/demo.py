@@ -18,6 +18,7 @@ from agentcache.quality import top_kl, top_logprobs
 from agentcache.warm import WarmItem
 
 MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS = 2_000, 6_000
+_MIN_PIECE_TOKENS, _MAX_PIECE_TOKENS = 500, 1_500
 _OVERHEAD_TOKENS = 220  # system prompt, headings, fences, question, chat template
 _SYSTEM = "You are a coding assistant. Answer from the code you are given."
 
@@ -59,10 +60,7 @@ def choose_pieces(
     for record in index.files():
         data = index.read(record.path)
         blocks = index.blocks(record.path)
-        if not 600 <= len(data) <= 12_000:
-            whole = []
-        else:
-            whole = [(WarmItem(record.path), record.path, data)]
+        whole = [(WarmItem(record.path), record.path, data)] if len(data) <= 12_000 else []
         parts = [
             (
                 WarmItem(record.path, block.id),
@@ -75,7 +73,7 @@ def choose_pieces(
         for item, title, raw in (*whole, *parts):
             text = raw.decode(errors="replace")
             tokens = streams.count(text)
-            if 400 <= tokens <= 1_500:
+            if _MIN_PIECE_TOKENS <= tokens <= _MAX_PIECE_TOKENS:
                 candidates.append(Piece(item, title, text, tokens))
     rng.shuffle(candidates)
     # Methods of a chosen file would be reused from the file: prefer pieces of different files, then any.

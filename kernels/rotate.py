@@ -6,26 +6,57 @@ import torch
 
 
 def rotate_keys(
-    keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, neox: bool, out: torch.Tensor | None = None
+    keys: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    *,
+    neox: bool,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Rotate keys by one common angle per frequency, in float32, and round once to their own dtype.
+    """Rotate keys pair by pair, in float32, and round once to their own dtype.
 
-    keys: [..., D], any float dtype; the first `2 * len(cos)` components of D are rotary, the rest is copied
-    cos, sin: [R/2] float32, of the distance to move (not of a position)
+    keys: [n, H, D], any float dtype; the first R components of D are rotary, the rest is copied
+    cos, sin: [n, 1, R/2] float32, of the distance each key moves (not of a position)
     neox: component i is paired with i + R/2 (Llama, Qwen); otherwise 2i with 2i + 1 (GPT-J, GLM)
-    out: result, shape and dtype of `keys`; it may be `keys` itself. A new tensor when omitted.
+    out: result, shape and dtype of `keys`; not `keys` itself. A new tensor when omitted.
+
+    Fast where [n, H, D] fits the processor's cache: call it once a layer. `rotate_keys_reference` says the same.
     """
     half = cos.shape[-1]
     out = torch.empty_like(keys) if out is None else out
-    rotary, result = keys[..., : 2 * half].float(), out[..., : 2 * half]
+    source = keys[..., : 2 * half].float()
+    turned = torch.empty_like(source)
     if neox:
-        first, second = rotary[..., :half], rotary[..., half:]
-        result[..., :half] = first * cos - second * sin
-        result[..., half:] = second * cos + first * sin
+        first, second = source[..., :half], source[..., half:]
+        to_first, to_second = turned[..., :half], turned[..., half:]
     else:
-        first, second = rotary[..., 0::2], rotary[..., 1::2]
-        result[..., 0::2] = first * cos - second * sin
-        result[..., 1::2] = second * cos + first * sin
-    if out is not keys and 2 * half < keys.shape[-1]:
+        first, second = source[..., 0::2], source[..., 1::2]
+        to_first, to_second = turned[..., 0::2], turned[..., 1::2]
+    torch.mul(first, cos, out=to_first)
+    to_first.addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=to_second)
+    to_second.addcmul_(first, sin)
+    if 2 * half < keys.shape[-1]:
+        out[..., : 2 * half] = turned
         out[..., 2 * half :] = keys[..., 2 * half :]
+    else:
+        out.copy_(turned)
     return out
+
+
+def rotate_keys_reference(
+    keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, neox: bool
+) -> torch.Tensor:
+    """The same as complex numbers: (a + ib) e^(i angle). Slow and obvious; same arguments as `rotate_keys`."""
+    half = cos.shape[-1]
+    rotary = keys[..., : 2 * half].float()
+    if neox:
+        pairs = torch.complex(rotary[..., :half].contiguous(), rotary[..., half:].contiguous())
+    else:
+        pairs = torch.complex(rotary[..., 0::2].contiguous(), rotary[..., 1::2].contiguous())
+    pairs = pairs * torch.complex(cos, sin)
+    if neox:
+        turned = torch.cat([pairs.real, pairs.imag], dim=-1)
+    else:
+        turned = torch.stack([pairs.real, pairs.imag], dim=-1).flatten(-2)
+    return torch.cat([turned.to(keys.dtype), keys[..., 2 * half :]], dim=-1)

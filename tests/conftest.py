@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,11 +36,10 @@ def session_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test writes into the user's cache."""
     home = tmp_path / "agentcache-home"
     home.mkdir()
     if (MODELS_HOME / "models").is_dir():
         (home / "models").symlink_to(MODELS_HOME / "models")
     monkeypatch.setenv("AGENTCACHE_HOME", str(home))
-    yield

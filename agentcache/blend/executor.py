@@ -83,18 +83,29 @@ class BlendExecutor:
 
     def _place(self, found: Sequence[tuple[Span, torch.Tensor]], pages: Sequence[int]) -> None:
         """Write the spans' K/V into the request's pages, keys moved to where the spans stand now."""
-        device = self._paged.device
-        turns = [self._shift.cos_sin(span.start - span.shift, span.start, span.length) for span, _ in found]
-        cos, sin = (torch.cat(parts).to(device) for parts in zip(*turns, strict=True))
-        slots = self._paged.slots(
-            pages, torch.cat([torch.arange(span.start, span.stop) for span, _ in found])
-        )
-        parts = [entry[:, :, span.offset : span.offset + span.length] for span, entry in found]
-        moved = any(span.shift for span, _ in found)
-        for layer in range(self._paged.num_layers):  # one layer at a time stays in the processor's cache
-            both = torch.cat([part[:, layer] for part in parts], dim=1).to(device, non_blocking=True)
-            keys = rotate_keys(both[0], cos, sin, neox=self._shift.neox) if moved else both[0]
-            self._paged.write(layer, keys, both[1], slots)
+        paged, device = self._paged, self._paged.device
+        slots = paged.slots(pages, torch.cat([torch.arange(span.start, span.stop) for span, _ in found]))
+        parts = [entry[:, :, span.offset : span.offset + span.length].to(device) for span, entry in found]
+        turns = [
+            [
+                side.to(device)
+                for side in self._shift.cos_sin(span.start - span.shift, span.start, span.length)
+            ]
+            for span, _ in found
+        ]
+        keys = torch.empty((len(slots), paged.num_kv_heads, paged.head_dim), dtype=paged.dtype, device=device)
+        for layer in range(
+            paged.num_layers
+        ):  # one layer of one span at a time stays in the processor's cache
+            at = 0
+            for (span, _), part, (cos, sin) in zip(found, parts, turns, strict=True):
+                target = keys[at : at + span.length]
+                if span.shift:
+                    rotate_keys(part[0, layer], cos, sin, neox=self._shift.neox, out=target)
+                else:
+                    target.copy_(part[0, layer])
+                at += span.length
+            paged.write(layer, keys, torch.cat([part[1, layer] for part in parts]), slots)
 
     def _recompute(self, positions: Positions, tokens: Tokens, pages: Sequence[int]) -> None:
         block_table = self._paged.block_table(pages)
@@ -108,7 +119,7 @@ class BlendExecutor:
                 self._runner.vllm_config,
                 num_tokens=len(where),
                 slot_mapping=slot_mapping,
-                skip_compiled=True,
+                skip_compiled=False,
             ):
                 self._runner.get_model()(
                     input_ids=ids,

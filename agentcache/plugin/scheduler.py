@@ -37,7 +37,7 @@ class _Live:
     candidate: Plan | None = None
     prefix_hit: int = 0
     admitted: bool = False
-    blended: Blended = Blended(0, 0.0, 0.0)
+    blended: Blended = field(default_factory=lambda: Blended(0, 0.0, 0.0))
     to_store: deque[EntryInfo] = field(default_factory=deque)
 
 
