@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from agentcache.indexer.languages import BY_NAME
 
 if TYPE_CHECKING:
-    from tree_sitter import Parser, Point, Query, Tree
+    from tree_sitter import Language, Point, Query, Tree
 
 _SLICE = 1 << 16
 
@@ -20,12 +20,12 @@ class OutOfTime(Exception):
 
 
 @functools.cache
-def load(language: str) -> tuple[Parser, Query]:
-    """Parser and definition query of a language of `languages.GRAMMARS`.
+def load(language: str) -> tuple[Language, Query]:
+    """Grammar and definition query of a language of `languages.GRAMMARS`; any thread may use them.
 
     ImportError if its wheel is missing or does not fit the installed tree-sitter.
     """
-    from tree_sitter import Language, Parser, Query
+    from tree_sitter import Language, Query
 
     row = BY_NAME[language]
     try:
@@ -34,11 +34,13 @@ def load(language: str) -> tuple[Parser, Query]:
         raise ImportError(f"{row.module}: {error}") from error
     folder = resources.files("agentcache.indexer").joinpath("queries")
     source = "".join(folder.joinpath(f"{name}.scm").read_text("utf-8") for name in row.queries)
-    return Parser(grammar), Query(grammar, source)
+    return grammar, Query(grammar, source)
 
 
-def parse(parser: Parser, data: bytes, deadline: float) -> Tree:
+def parse(grammar: Language, data: bytes, deadline: float) -> Tree:
     """Syntax tree of `data`. OutOfTime if `time.thread_time()` passes `deadline` first."""
+    # A parser belongs to one thread, and its callbacks let others run: sharing one crashes the process.
+    from tree_sitter import Parser
 
     def read(offset: int, _point: Point) -> bytes:
         return data[offset : offset + _SLICE]
@@ -48,7 +50,6 @@ def parse(parser: Parser, data: bytes, deadline: float) -> Tree:
 
     try:
         # tree-sitter reports progress only to readers that hand it slices.
-        return parser.parse(read, progress_callback=late)
+        return Parser(grammar).parse(read, progress_callback=late)
     except ValueError as error:
-        parser.reset()
         raise OutOfTime from error

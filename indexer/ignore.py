@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from pathspec import GitIgnoreSpec
 
 AGENTCACHE_IGNORE = ".agentcacheignore"
@@ -17,6 +19,8 @@ class IgnoreRules:
     def add(self, folder: str, text: bytes) -> None:
         """Take the text of the ignore file in `folder`. A pattern that is no pattern is passed over."""
         lines = text.decode("utf-8-sig", "replace").splitlines()
+        # Python says so of patterns such as `[[a]`, which mean here what they mean to git.
+        warnings.filterwarnings("ignore", category=FutureWarning, message="Possible (nested )?set")
         try:
             spec = GitIgnoreSpec.from_lines(lines)
         except ValueError:

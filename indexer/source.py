@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 def parse_source(data: bytes, starts: list[int], language: str, deadline: float) -> Parsed:
     """Blocks, names and mentions of `data`. OutOfTime past `deadline`; ImportError without the grammar."""
-    parser, query = load(language)
-    tree = parse(parser, data, deadline)
+    grammar, query = load(language)
+    tree = parse(grammar, data, deadline)
     root = tree.root_node
 
     def scan_bytes(part: bytes, part_starts: list[int]) -> Scan:
-        return scan(parse(parser, part, deadline).root_node, query, part, part_starts, deadline)
+        return scan(parse(grammar, part, deadline).root_node, query, part, part_starts, deadline)
 
     found = scan(root, query, data, starts, deadline)
     if root.has_error:

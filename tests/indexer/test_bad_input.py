@@ -132,6 +132,20 @@ def test_unreadable_files_and_folders(unprivileged: Path) -> None:
         assert (report.errors, report.files) == ([], 3)
 
 
+@pytest.mark.parametrize("name", [".gitignore", ".agentcacheignore"])
+def test_ignore_files_full_of_nonsense(name: str, tmp_path: Path, open_index: Callable[..., Index]) -> None:
+    root = tmp_path / "tree"
+    root.mkdir()
+    (root / name).write_bytes(
+        b"[[a]\n[a--b]\n[\n\\\n!\n***\n/\n[z-a]\n\xff\xfe\n**/[\nx[[:foo:]]\na{1,\n(\nb.py\n"
+    )
+    (root / "a.py").write_text(GOOD)
+    (root / "b.py").write_text(GOOD)
+    index = open_index(root)
+    assert index.update().errors == []
+    assert "b.py" not in [record.path for record in index.files()]
+
+
 def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     done = threading.Event()
@@ -217,11 +231,11 @@ def test_a_parser_that_crashes_costs_one_file() -> None:
 
     def source() -> Iterator[Job]:
         for number, job in enumerate(wanted):
-            if number in (60, 120):
+            if number in (100, 150):
                 os.kill(children()[0], 9)
             yield job
 
-    found = dict((job.key[0], parsed) for job, parsed in parse_all(source(), 2))
+    found = {job.key[0]: parsed for job, parsed in parse_all(source(), 2)}
     crashed = [parsed for parsed in found.values() if parsed.note]
     assert len(found) == 200
     assert 1 <= len(crashed) <= 2
@@ -249,9 +263,21 @@ def test_a_budget_ends_a_parse(language: str) -> None:
     data = b"".join(
         rng.choice([b"{ ", b"( ", b"a ", b"= ", b"; ", b"<", b'" ', b"\n"]) for _ in range(60_000)
     )
+    data = b"<?php\n" + data if language == "php" else data
     parsed = parse_bytes(data, language, budget_s=0.02)
     assert parsed.note == "parsing took longer than 0.02 s, kept as line windows"
     assert parsed.blocks[-1].end_byte == len(data)
+
+
+def test_threads_may_parse_at_once() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from agentcache.indexer.parse import parse_bytes
+
+    data = [(f"# {number}\n" + GOOD * 600).encode() for number in range(40)]
+    expected = [parse_bytes(one, "python") for one in data]
+    with ThreadPoolExecutor(8) as executor:
+        assert list(executor.map(lambda one: parse_bytes(one, "python"), data)) == expected
 
 
 def test_a_pool_that_is_dropped_leaves_no_process() -> None:

@@ -139,9 +139,14 @@ def test_a_failed_write_leaves_no_trace(repository: Repository, open_index: Call
     write_files(repository)
     index = open_index(repository.root)
     index.update()
-    with pytest.raises(RuntimeError), index._database.writing() as connection:
-        connection.execute("DELETE FROM file")
-        raise RuntimeError
+
+    def fail() -> None:
+        with index._database.writing() as connection:
+            connection.execute("DELETE FROM file")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert len(index.files()) == 20
 
 

@@ -66,7 +66,7 @@ def test_refs(index: Index) -> None:
 
 def test_importance(index: Index) -> None:
     rank = index.importance()
-    assert list(rank)[0] == "base.py"
+    assert next(iter(rank)) == "base.py"
     assert sorted(rank) == ["base.py", "lonely.md", "other.js", "user.py"]
     assert sum(rank.values()) == pytest.approx(1)
     assert list(rank.values()) == sorted(rank.values(), reverse=True)
