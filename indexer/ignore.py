@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 from pathspec import GitIgnoreSpec
@@ -23,7 +24,7 @@ class IgnoreRules:
         warnings.filterwarnings("ignore", category=FutureWarning, message="Possible (nested )?set")
         try:
             spec = GitIgnoreSpec.from_lines(lines)
-        except ValueError:
+        except (ValueError, re.error):
             spec = GitIgnoreSpec.from_lines(line for line in lines if _is_pattern(line))
         self._specs[folder] = spec
 
@@ -50,6 +51,6 @@ class IgnoreRules:
 def _is_pattern(line: str) -> bool:
     try:
         GitIgnoreSpec.from_lines([line])
-    except ValueError:
+    except (ValueError, re.error):
         return False
     return True
