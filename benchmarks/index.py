@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import shutil
 import statistics
 import subprocess
@@ -104,21 +105,29 @@ def tree_bytes(pid: int) -> int:
     return resident + sum(tree_bytes(int(child)) for child in children)
 
 
+def children_cpu_s() -> float:
+    """CPU seconds of every process waited for so far: what a busy machine does not change."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def agentcache(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from agentcache.cli.main import main; main()", *arguments]
 
 
 def measure_index(tree: Path, home: Path, repeats: int) -> dict[str, Any]:
     """First and second index of `tree`, by the command: process start, listing and writing included."""
-    first, second, peaks, report = [], [], [], {}
+    first, second, peaks, cpu, report = [], [], [], [], {}
     for _ in range(repeats):
         shutil.rmtree(home, ignore_errors=True)
+        cpu_before = children_cpu_s()
         seconds, peak, output = run_measured(
             agentcache("index", str(tree), "--json"), AGENTCACHE_HOME=str(home)
         )
         report = json.loads(output.splitlines()[-1])
         assert report["parsed_files"] == report["files"], report
         first.append(seconds)
+        cpu.append(children_cpu_s() - cpu_before)
         peaks.append(peak)
         seconds, _, output = run_measured(agentcache("index", str(tree), "--json"), AGENTCACHE_HOME=str(home))
         assert json.loads(output.splitlines()[-1])["unchanged_files"] == report["files"]
@@ -131,6 +140,7 @@ def measure_index(tree: Path, home: Path, repeats: int) -> dict[str, Any]:
         "first_s": [round(seconds, 2) for seconds in first],
         "first_mb_per_s_median": round(size / 1e6 / statistics.median(first), 2),
         "first_mb_per_s_best": round(size / 1e6 / min(first), 2),
+        "first_cpu_s_median": round(statistics.median(cpu), 2),
         "peak_mb": round(max(peaks) / 1e6),
         "second_s_median": round(statistics.median(second), 3),
     }
