@@ -51,8 +51,8 @@ class Checkout:
     git_dir: Path
     common_dir: Path
 
-    def list_files(self) -> GitListing:
-        """Everything below `folder`. GitRefused if git does not answer."""
+    def list_files(self) -> GitListing | None:
+        """Everything below `folder`; None if all of it is ignored. GitRefused if git does not answer."""
         tracked: list[str] = []
         submodules: list[str] = []
         for entry in self._split("ls-files", "-z", "-s"):
@@ -68,6 +68,8 @@ class Checkout:
                 nested.append(path[:-1])
             else:
                 untracked.append(path)
+        if self.folder != self.work_tree and not (tracked or untracked or submodules or nested):
+            return None
         ignored = self._split("ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory")
         return GitListing(tracked, untracked, ignored, submodules, nested)
 

@@ -36,8 +36,8 @@ def discover(root: Path, settings: IndexSettings, checkout: Checkout | None) -> 
     listing = Listing()
     if checkout is not None:
         try:
-            _list_checkout(root, "", checkout, listing, settings)
-            return listing
+            if _list_checkout(root, "", checkout, listing, settings):
+                return listing
         except GitRefused as refusal:
             listing = Listing()
             listing.problems[""] = f"git refused ({refusal}): ignore files followed without it"
@@ -47,9 +47,11 @@ def discover(root: Path, settings: IndexSettings, checkout: Checkout | None) -> 
 
 def _list_checkout(
     root: Path, prefix: str, checkout: Checkout, listing: Listing, settings: IndexSettings
-) -> None:
-    """List one checkout, then the submodules checked out in it."""
+) -> bool:
+    """List one checkout, then the submodules checked out in it. False if it ignores the folder as a whole."""
     found = checkout.list_files()
+    if found is None:
+        return False
     for path in found.ignored:
         if path.rstrip("/").rpartition("/")[2] not in policy.VERSION_CONTROL:
             listing.skipped[prefix + path] = _ignored_reason(path)
@@ -67,6 +69,7 @@ def _list_checkout(
             continue
         if not out_of(f"{path}/x", True):
             _list_checkout(root, f"{prefix}{path}/", below, listing, settings)
+    return True
 
 
 def _ignored_reason(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 
 from agentcache.errors import UsageError
@@ -26,7 +27,13 @@ class IndexSettings:
 
     @property
     def num_workers(self) -> int:
-        return self.workers or min(8, len(os.sched_getaffinity(0)))
+        return self.workers or min(8, _usable_cpus())
+
+
+def _usable_cpus() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _number(variable: str, default: int) -> int:

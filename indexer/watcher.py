@@ -134,7 +134,7 @@ class Watcher:
                 self._last_full = time.monotonic()
             else:
                 changes = self._index.refresh(hints.paths)
-        except AgentCacheError as error:
+        except (AgentCacheError, OSError) as error:
             self._failed(error)
             return
         if self._lost_root:
@@ -145,7 +145,7 @@ class Watcher:
             except Exception:
                 log.exception("a listener failed; watching goes on")
 
-    def _failed(self, error: AgentCacheError) -> None:
+    def _failed(self, error: Exception) -> None:
         """The root or the index went away: say so once, and look again every `poll_s`."""
         self._last_full = time.monotonic() - self._reconcile_s + self._poll_s
         if not self._lost_root:

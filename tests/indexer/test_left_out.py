@@ -145,6 +145,20 @@ def test_a_folder_inside_a_repository_is_a_root(
     assert index.left_out() == [("ignored.py", "ignored")]
 
 
+def test_a_folder_that_its_repository_ignores_is_walked(
+    repository: Repository, open_index: Callable[..., Index]
+) -> None:
+    repository.write(".gitignore", "scratch/\n")
+    repository.write("scratch/tree/a.py", "")
+    repository.write("scratch/tree/deep/b.py", "")
+    repository.write("scratch/tree/.gitignore", "c.py\n")
+    repository.write("scratch/tree/c.py", "")
+    index = open_index(repository.root / "scratch" / "tree")
+    report = index.update()
+    assert [record.path for record in index.files()] == [".gitignore", "a.py", "deep/b.py"]
+    assert (report.skipped, report.errors) == ({"ignored": 1}, [])
+
+
 def test_submodules_are_indexed_and_nested_repositories_are_not(
     repository: Repository, tmp_path: Path, open_index: Callable[..., Index]
 ) -> None:
