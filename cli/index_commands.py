@@ -172,13 +172,13 @@ def _open(path: Path, max_file_bytes: int | None = None, *, rebuild: bool = Fals
 
 
 def _current(path: Path) -> Index:
-    """The index of `path`, brought up to date: an answer about yesterday's files helps nobody."""
+    """The index of `path`, up to date or being brought up to date: yesterday's files help nobody."""
     from agentcache.cli.index_output import Reporter
 
     opened = _open(path)
     try:
         with Reporter(quiet=True) as reporter:
-            opened.update(reporter.show, changes=False)
+            opened.freshen(reporter.show)
     except BaseException:
         opened.close()
         raise

@@ -70,6 +70,17 @@ class Database:
         finally:
             os.close(handle)
 
+    def is_being_updated(self) -> bool:
+        """Whether somebody holds `updating` right now."""
+        handle = os.open(f"{self.path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
     def rebuild(self) -> None:
         """Throw a damaged file away and start an empty one, unless somebody else just did."""
         generation = self.generation

@@ -103,6 +103,16 @@ class Index:
             changes=outcome.changes,
         )
 
+    def freshen(self, progress: Callable[[Progress], None] | None = None) -> bool:
+        """Bring the index up to date before a question, unless somebody else is doing so already.
+
+        False if somebody is, and there is something to read meanwhile: what the last update left.
+        """
+        if self._database.is_being_updated() and self.totals()[0]:
+            return False
+        self.update(progress, changes=False)
+        return True
+
     def refresh(self, only: Iterable[str]) -> list[ChangeRecord]:
         """Bring these paths (posix, below the root) up to date, and whatever else they bear on.
 

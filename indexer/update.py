@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from agentcache.errors import IndexError_
 from agentcache.indexer import policy, reader
+from agentcache.indexer.changes import change_record
 from agentcache.indexer.checkout import Checkout
 from agentcache.indexer.database import Database
 from agentcache.indexer.discover import Listing, discover
@@ -26,7 +27,7 @@ from agentcache.indexer.languages import detect_language
 from agentcache.indexer.load import LeftOut, Loaded, Trouble, load
 from agentcache.indexer.pool import Job, parse_all
 from agentcache.indexer.reader import FileRow
-from agentcache.indexer.records import Block, ChangeRecord, Progress
+from agentcache.indexer.records import ChangeRecord, Progress
 from agentcache.indexer.settings import IndexSettings
 from agentcache.indexer.writer import Writer
 
@@ -251,21 +252,3 @@ def _is_current(row: FileRow | None, info: os.stat_result) -> bool:
 
 def _row(content: int | None, reason: str, info: os.stat_result, racy: bool) -> FileRow:
     return FileRow(content, reason, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, racy)
-
-
-def change_record(path: str, before: list[Block], after: list[Block]) -> ChangeRecord:
-    """What an edit did to a file's blocks. A block that is there as often as before is kept."""
-    left = Counter(block.id for block in before)
-    added, kept = [], []
-    for block in after:
-        if left[block.id] > 0:
-            left[block.id] -= 1
-            kept.append(block)
-        else:
-            added.append(block)
-    removed = []
-    for block in reversed(before):
-        if left[block.id] > 0:
-            left[block.id] -= 1
-            removed.append(block)
-    return ChangeRecord(path, added, removed[::-1], kept)

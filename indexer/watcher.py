@@ -14,12 +14,16 @@ from collections.abc import Callable
 from agentcache.errors import AgentCacheError
 from agentcache.indexer.events import CannotWatch, EventSource, Hints
 from agentcache.indexer.index import Index
-from agentcache.indexer.records import ChangeRecord
+from agentcache.indexer.records import ChangeRecord, Progress
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
 """How often HEAD is looked at."""
+
+
+class _Stopped(Exception):
+    """Raised inside an update that is not to go on."""
 
 
 class Watcher:
@@ -73,7 +77,7 @@ class Watcher:
         return self._ready.wait(timeout_s)
 
     def stop(self) -> None:
-        """Stop watching, when the update under way is done. No `on_change` comes after it. Twice is fine."""
+        """Stop watching, and give up the update under way. No `on_change` comes after it. Twice is fine."""
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -130,10 +134,12 @@ class Watcher:
             if hints.everything:
                 # Read first: a switch while we look is seen at the next tick.
                 self._head = self._read_head()
-                changes = self._index.update().changes
+                changes = self._index.update(self._go_on).changes
                 self._last_full = time.monotonic()
             else:
                 changes = self._index.refresh(hints.paths)
+        except _Stopped:
+            return
         except (AgentCacheError, OSError) as error:
             self._failed(error)
             return
@@ -144,6 +150,10 @@ class Watcher:
                 self._on_change(changes)
             except Exception:
                 log.exception("a listener failed; watching goes on")
+
+    def _go_on(self, _progress: Progress) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
 
     def _failed(self, error: Exception) -> None:
         """The root or the index went away: say so once, and look again every `poll_s`."""

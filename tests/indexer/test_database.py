@@ -135,6 +135,20 @@ def test_readers_see_whole_updates_and_never_wait(
     assert index.files() == []
 
 
+def test_questions_do_not_wait_for_an_update(
+    repository: Repository, open_index: Callable[..., Index]
+) -> None:
+    write_files(repository)
+    index = open_index(repository.root)
+    assert index.freshen()
+    write_files(repository, 25)
+    with index._database.updating():
+        assert not index.freshen()
+        assert len(index.files()) == 20
+    assert index.freshen()
+    assert len(index.files()) == 25
+
+
 def test_a_failed_write_leaves_no_trace(repository: Repository, open_index: Callable[..., Index]) -> None:
     write_files(repository)
     index = open_index(repository.root)

@@ -309,6 +309,22 @@ def test_a_watcher_may_be_stopped_from_its_listener(
     assert done.wait(PATIENCE_S)
 
 
+def test_a_watcher_may_be_stopped_in_its_first_update(
+    repository: Repository, open_index: Callable[..., Index]
+) -> None:
+    for number in range(300):
+        repository.write(f"m{number}.py", f"# {number}\n" + A * 400)
+    index = open_index(repository.root)
+    heard: list[ChangeRecord] = []
+    watcher = Watcher(index, heard.extend)
+    watcher.start()
+    time.sleep(0.3)
+    watcher.stop()
+    assert heard == []
+    index.update()
+    assert len(index.files()) == 300
+
+
 def test_storms_of_folders_raise_no_warning(repository: Repository) -> None:
     code = (
         "import shutil, sys; from pathlib import Path\n"
