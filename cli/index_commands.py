@@ -26,7 +26,7 @@ def index(
     as_json: _Json = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Forget the old index first.")] = False,
     max_file_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Leave larger files out (2 MiB unless set).")
+        int | None, typer.Option(min=1, help="Leave larger files out, now and later (2 MiB unless set).")
     ] = None,
 ) -> None:
     """Index PATH: every file becomes blocks. Only what changed since last time is read."""
@@ -158,17 +158,15 @@ def status(
 
 
 def _open(path: Path, max_file_bytes: int | None = None, *, rebuild: bool = False) -> Index:
-    from dataclasses import replace
-
-    from agentcache.indexer import Index, IndexSettings
+    from agentcache.indexer import Index
     from agentcache.indexer.index import default_database, forget
 
-    settings = IndexSettings.from_environment()
-    if max_file_bytes is not None:
-        settings = replace(settings, max_file_bytes=max_file_bytes)
     if rebuild:
         forget(default_database(path.expanduser()))
-    return Index.open(path, settings=settings)
+    opened = Index.open(path)
+    if max_file_bytes is not None:
+        opened.set_max_file_bytes(max_file_bytes)
+    return opened
 
 
 def _current(path: Path) -> Index:

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -29,10 +30,12 @@ from agentcache.indexer.records import (
     Progress,
     Reference,
 )
-from agentcache.indexer.settings import IndexSettings
+from agentcache.indexer.settings import MAX_FILE_BYTES, IndexSettings
 from agentcache.indexer.update import Outcome, Update
 
 T = TypeVar("T")
+
+_LIMIT_KEY = "max_file_bytes"
 
 
 def default_database(root: Path) -> Path:
@@ -62,6 +65,8 @@ class Index:
     def open(cls, root: Path, db_path: Path | None = None, settings: IndexSettings | None = None) -> Index:
         """Open the index of the folder `root`, empty if there was none.
 
+        settings: if None, from the environment, and what `set_max_file_bytes` left
+
         IndexError_ if `root` is no folder, or the database is a newer program's or cannot be opened.
         """
         resolved = root.expanduser().resolve()
@@ -69,11 +74,20 @@ class Index:
             what = "is not a folder" if resolved.exists() else "does not exist"
             raise IndexError_(f"{root} {what}: give the path of a repository or folder")
         database = Database(db_path or default_database(resolved))
-        return cls(resolved, database, settings or IndexSettings.from_environment())
+        if settings is None:
+            limit = reader.meta(database.connection, _LIMIT_KEY)
+            settings = IndexSettings.from_environment(int(limit) if limit else MAX_FILE_BYTES)
+        return cls(resolved, database, settings)
 
     @property
     def db_path(self) -> Path:
         return self._database.path
+
+    def set_max_file_bytes(self, limit: int) -> None:
+        """Leave files larger than `limit` bytes out, from the next update on and in every later process."""
+        self.settings = replace(self.settings, max_file_bytes=limit)
+        with self._database.writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_LIMIT_KEY, str(limit)))
 
     def checkout(self) -> Checkout | None:
         """The git work tree that the root is in, if any."""

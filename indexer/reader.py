@@ -161,6 +161,12 @@ def totals(connection: sqlite3.Connection) -> tuple[int, int, int, dict[str, int
     )
 
 
+def meta(connection: sqlite3.Connection, key: str) -> str | None:
+    """A setting that was kept with the index."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return row[0] if row else None
+
+
 def left_out(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
     """(path, reason) of everything that was left out; a path with a slash behind it is a whole folder."""
     rows = connection.execute(

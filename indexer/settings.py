@@ -19,10 +19,13 @@ class IndexSettings:
     workers: int = 0
 
     @classmethod
-    def from_environment(cls) -> IndexSettings:
-        """From `AGENTCACHE_MAX_FILE_BYTES` and `AGENTCACHE_INDEX_WORKERS`. UsageError if one is no number."""
+    def from_environment(cls, max_file_bytes: int = MAX_FILE_BYTES) -> IndexSettings:
+        """From `AGENTCACHE_MAX_FILE_BYTES` (else as given) and `AGENTCACHE_INDEX_WORKERS`.
+
+        UsageError if one is no number.
+        """
         return cls(
-            _number("AGENTCACHE_MAX_FILE_BYTES", MAX_FILE_BYTES), _number("AGENTCACHE_INDEX_WORKERS", 0)
+            _number("AGENTCACHE_MAX_FILE_BYTES", max_file_bytes), _number("AGENTCACHE_INDEX_WORKERS", 0)
         )
 
     @property

@@ -87,6 +87,7 @@ def test_index_as_json(command: Command, repository: Repository) -> None:
     assert value(command("index", "--json", "--rebuild"))["parsed_files"] == 3
     small = value(command("index", "--json", "--max-file-bytes", "20"))
     assert small["skipped"] == {"secret": 1, "too_large": 1}
+    assert value(command("status", "--json"))["skipped"] == small["skipped"]
 
 
 def test_index_in_words(command: Command) -> None:
