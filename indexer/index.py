@@ -171,33 +171,41 @@ class Index:
 
     def blocks(self, path: str) -> list[Block]:
         """Blocks of a file in file order; they tile it. IndexError_ if the file is not indexed."""
-
-        def query(connection: sqlite3.Connection) -> list[Block] | None:
-            row = reader.file_row(connection, path)
-            if row is None or row.content is None:
-                return None
-            return reader.content_blocks(connection, row.content, path)
-
-        blocks = self._read(query)
-        if blocks is None:
-            raise IndexError_(
-                f"{path} is not in the index of {self.root}: see `agentcache status` for what is left out"
-            )
-        return blocks
+        return self._held(path)[1]
 
     def read(self, path: str) -> bytes:
         """The bytes that `blocks(path)` tile. IndexError_ if the file is not indexed or has changed since."""
-        record = self.file(path)
-        if record is None:
-            raise IndexError_(
-                f"{path} is not in the index of {self.root}: see `agentcache status` for what is left out"
-            )
-        found = load(str(self.root), path, max(record.size, self.settings.max_file_bytes))
-        if not isinstance(found, Loaded) or content_id(found.data) != record.content_id:
+        return self.snapshot(path)[0]
+
+    def snapshot(self, path: str) -> tuple[bytes, list[Block]]:
+        """A file's bytes and the blocks that tile them, whatever updates go on meanwhile.
+
+        IndexError_ if the file is not indexed or has changed since.
+        """
+        held, blocks = self._held(path)
+        found = load(str(self.root), path, self.settings.max_file_bytes)
+        if not isinstance(found, Loaded) or content_id(found.data) != held:
             raise IndexError_(
                 f"{path} has changed since it was indexed: run `agentcache index` and try again"
             )
-        return found.data
+        return found.data, blocks
+
+    def _held(self, path: str) -> tuple[str, list[Block]]:
+        """Content id and blocks of a file."""
+
+        def query(connection: sqlite3.Connection) -> tuple[str, list[Block]] | None:
+            row = reader.file_row(connection, path)
+            if row is None or row.content is None:
+                return None
+            held = reader.held_content_id(connection, row.content)
+            return (held, reader.content_blocks(connection, row.content, path)) if held else None
+
+        found = self._read(query)
+        if found is None:
+            raise IndexError_(
+                f"{path} is not in the index of {self.root}: see `agentcache status` for what is left out"
+            )
+        return found
 
     def find(self, name: str) -> list[Block]:
         """Blocks in which `name` is defined ("method", "Class.method"), by path; [] if nowhere."""

@@ -81,6 +81,12 @@ def file_record(connection: sqlite3.Connection, path: str) -> FileRecord | None:
     return FileRecord(path, *row) if row else None
 
 
+def held_content_id(connection: sqlite3.Connection, content: int) -> str | None:
+    """Content id of a content row; None if it was collected meanwhile."""
+    row = connection.execute("SELECT content_id FROM content WHERE id = ?", (content,)).fetchone()
+    return row[0] if row else None
+
+
 def content_blocks(connection: sqlite3.Connection, content: int, path: str) -> list[Block]:
     """Blocks of a content row in file order, as blocks of `path`."""
     rows = connection.execute(

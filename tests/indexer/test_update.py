@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -212,6 +213,40 @@ def test_reading_a_file_that_changed_is_refused(
         index.read("a.py")
     with pytest.raises(IndexError_, match="not in the index"):
         index.blocks("b.py")
+
+
+def test_a_snapshot_is_of_one_moment(repository: Repository, open_index: Callable[..., Index]) -> None:
+    full = repository.write("a.py", A)
+    index = open_index(repository.root)
+    index.update()
+    done = threading.Event()
+
+    def edit() -> None:
+        version = 0
+        while not done.is_set():
+            version += 1
+            full.write_text("# more\n\n" * (version % 7) + A)
+            index.refresh(["a.py"])
+
+    editor = threading.Thread(target=edit)
+    editor.start()
+    taken = 0
+    try:
+        for _ in range(300):
+            try:
+                data, blocks = index.snapshot("a.py")
+            except IndexError_:
+                continue
+            taken += 1
+            assert blocks[-1].end_byte == len(data)
+            assert [block.id for block in blocks] == [
+                block_id(data[b.start_byte : b.end_byte]) for b in blocks
+            ]
+    finally:
+        done.set()
+        editor.join()
+    index.refresh(["a.py"])
+    assert index.snapshot("a.py")[0] == full.read_bytes()
 
 
 def test_refresh_looks_at_what_it_is_told(repository: Repository, open_index: Callable[..., Index]) -> None:
