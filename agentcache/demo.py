@@ -18,7 +18,7 @@ from agentcache.quality import top_kl, top_logprobs
 from agentcache.warm import WarmItem
 
 MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS = 2_000, 6_000
-_MIN_PIECE_TOKENS, _MAX_PIECE_TOKENS = 500, 1_500
+_MIN_PIECE_TOKENS, _MAX_PIECE_TOKENS = 600, 1_500
 _OVERHEAD_TOKENS = 220  # system prompt, headings, fences, question, chat template
 _SYSTEM = "You are a coding assistant. Answer from the code you are given."
 
@@ -95,7 +95,11 @@ def choose_pieces(
 
 
 def prompts(pieces: Sequence[Piece], count: int, rng: random.Random) -> Iterator[list[Piece]]:
-    """`count` random selections of 3 to 6 pieces, in random order, each a prompt of 2,000 to 6,000 tokens."""
+    """`count` random selections of 3 to 6 pieces, in random order, each a prompt of 2,000 to 6,000 tokens.
+
+    No two begin with the same piece while there are others, so that vLLM's own prefix cache has little to add.
+    """
+    firsts: list[Piece] = []
     made = tries = 0
     while made < count:
         tries += 1
@@ -103,9 +107,13 @@ def prompts(pieces: Sequence[Piece], count: int, rng: random.Random) -> Iterator
             raise UsageError(
                 "no selection of this repository's files makes a prompt of 2,000 to 6,000 tokens"
             )
-        picked = rng.sample(pieces, min(len(pieces), rng.randint(3, 6)))
+        if not firsts:
+            firsts = rng.sample(pieces, len(pieces))
+        others = [piece for piece in pieces if piece is not firsts[-1]]
+        picked = [firsts[-1], *rng.sample(others, min(len(others), rng.randint(2, 5)))]
         total = sum(piece.tokens for piece in picked) + _OVERHEAD_TOKENS
         if MIN_PROMPT_TOKENS <= total <= MAX_PROMPT_TOKENS:
+            firsts.pop()
             made += 1
             yield picked
 

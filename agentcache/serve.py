@@ -66,7 +66,7 @@ class Server:
             on_line,
         )
         self.client: EngineClient = self.engine.client()
-        self._worker: WarmWorker | None = None
+        self._workers: dict[int, WarmWorker] = {}
         self._threads: list[threading.Thread] = []
         self._watchers: list[Watcher] = []
         self._closing = threading.Event()
@@ -92,19 +92,23 @@ class Server:
         return Streams(self.folder, min(max_position(self.folder) or max_model_len, max_model_len) - 1)
 
     def warm(
-        self, index: Index, items: Sequence[WarmItem], on_progress: Callable[[Progress], None]
+        self, index: Index, items: Sequence[WarmItem], on_progress: Callable[[Progress], None] | None = None
     ) -> Progress:
         """Warm `items` now, in the calling thread. Raises EngineError."""
-        status = self.client.status()
 
         def tell(progress: Progress) -> None:
-            self.client.report_warmth(warmth_report(progress, [str(root) for root in self.options.roots]))
-            on_progress(progress)
+            known = [worker.progress for worker in self._workers.values()]
+            self.client.report_warmth(warmth_report(known, [str(root) for root in self.options.roots]))
+            if on_progress is not None:
+                on_progress(progress)
 
-        self._worker = WarmWorker(
-            self.client, index, self.streams(), self.options.model, status["fingerprint"], on_progress=tell
-        )
-        return self._worker.run(items)
+        worker = self._workers.get(id(index))
+        if worker is None:
+            fingerprint = self.client.status()["fingerprint"]
+            worker = WarmWorker(self.client, index, self.streams(), self.options.model, fingerprint)
+            self._workers[id(index)] = worker
+        worker.on_progress = tell
+        return worker.run(items)
 
     def start_background(self) -> None:
         """Warm everything that is indexed and keep watching it, in threads that end with the server."""
@@ -119,7 +123,7 @@ class Server:
                 watcher.start()
                 self._watchers.append(watcher)
             for index in self.indexes:
-                progress = self.warm(index, items_of_index(index), lambda _: None)
+                progress = self.warm(index, items_of_index(index))
                 self._say(
                     f"warm: {progress.warm_blocks} of {progress.blocks} blocks, {progress.tokens_computed} tokens"
                 )
@@ -129,7 +133,7 @@ class Server:
                         self._wake.wait()
                     changed, self._changed = dict.fromkeys(self._changed), []
                 for index, path in changed:
-                    self.warm(index, items_of_index(index, only={path}), lambda _: None)
+                    self.warm(index, items_of_index(index, only={path}))
         except AgentCacheError as error:
             if not self._closing.is_set():
                 self._say(f"warming stopped: {error}")
@@ -150,8 +154,8 @@ class Server:
         self._closing.set()
         with self._wake:
             self._wake.notify_all()
-        if self._worker is not None:
-            self._worker.stop()
+        for worker in list(self._workers.values()):
+            worker.stop()
         for watcher in self._watchers:
             watcher.stop()
         self.engine.stop()

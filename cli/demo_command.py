@@ -64,7 +64,7 @@ def demo(
             progress = server.warm(
                 server.indexes[0],
                 [piece.item for piece in pieces],
-                lambda p: line.update(f"warming: {p.warm_blocks} of {p.blocks} blocks"),
+                lambda p: line.update(f"warming: {p.queued_blocks} blocks left"),
             )
         console.print(
             f"warm: {progress.warm_blocks} blocks, {progress.tokens_computed} tokens computed just now"

@@ -46,7 +46,7 @@ class PagedKV:
         num_kernel_pages = first.kv_cache.shape[0]
         if num_kernel_pages % num_pages:
             raise UnsupportedPages("the backend's pages do not divide the scheduler's")
-        self.split = num_kernel_pages // num_pages
+        self.split: int = num_kernel_pages // num_pages
         self.page_size = page_size
         self._kernel_page_size = page_size // self.split
         self._layout = self._learn_layout(num_kernel_pages - 1)
@@ -92,8 +92,8 @@ class PagedKV:
 
         def write(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             layer.impl.do_kv_cache_update(layer, k.to(self.device), v.to(self.device), layer.kv_cache, slots)
-            cache: torch.Tensor = layer.kv_cache
-            return cache[scratch].reshape(-1).cpu()
+            cache: torch.Tensor = layer.kv_cache[scratch].reshape(-1)
+            return cache.cpu()
 
         try:
             layout = learn_layout(write, (size, self.num_kv_heads, self.head_dim), self.dtype)

@@ -19,7 +19,8 @@ from agentcache.indexer import Block
 class Stream:
     """Tokens computed front to back in one request.
 
-    tokens: int32 [n]; cuts: ascending offsets, one interval (entry) a block; blocks: the ids of those blocks
+    tokens: int32 [n]; cuts: ascending offsets, every interval one entry; blocks: ids of all blocks in it, those that
+    lie in another block's last token included
     """
 
     tokens: Tokens
@@ -83,16 +84,11 @@ class Streams:
         return self._stream(ids, [0, len(ids)], [block.id])
 
     def _stream(self, ids: list[int], cuts: list[int], block_ids: list[str]) -> Stream | None:
-        """Put the head in front, and drop blocks that got no token of their own."""
-        shift = len(self._head)
-        kept_cuts, kept_blocks = [cuts[0] + shift], []
-        for cut, block_id in zip(cuts[1:], block_ids, strict=True):
-            if cut + shift > kept_cuts[-1]:
-                kept_cuts.append(cut + shift)
-                kept_blocks.append(block_id)
-        if not kept_blocks:
+        """Put the head in front, and cut once where a block got no token of its own."""
+        if not ids:
             return None
-        return Stream(as_tokens(self._head + ids), tuple(kept_cuts), tuple(kept_blocks))
+        shifted = dict.fromkeys(cut + len(self._head) for cut in cuts)
+        return Stream(as_tokens(self._head + ids), tuple(shifted), tuple(block_ids))
 
 
 def _load(model: str) -> Tokenizer:

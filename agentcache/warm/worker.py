@@ -30,10 +30,16 @@ class WarmItem:
 
 @dataclass(slots=True)
 class Progress:
-    """blocks counts every item's blocks; a block both in its file and alone counts once a context."""
+    """How warm one index is.
+
+    blocks: different blocks in the index; warm_blocks: those with an entry, in their file's context or alone
+    queued_blocks: what `run` still has to look at, a block once a context
+    tokens_computed: since the worker was made
+    """
 
     blocks: int = 0
     warm_blocks: int = 0
+    queued_blocks: int = 0
     tokens_computed: int = 0
     state: str = "idle"
 
@@ -42,6 +48,7 @@ class WarmWorker:
     """Warms items of one index through one engine.
 
     model: name the engine serves; fingerprint: the engine's, from its status
+    on_progress: told after every step, from the thread that runs
     step_tokens: most new tokens a request computes (a longer block is one step by itself)
     """
 
@@ -53,7 +60,6 @@ class WarmWorker:
         model: str,
         fingerprint: str,
         step_tokens: int = 512,
-        on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.progress = Progress()
         self._client = client
@@ -62,7 +68,8 @@ class WarmWorker:
         self._model = model
         self._fingerprint = fingerprint
         self._step_tokens = step_tokens
-        self._on_progress = on_progress
+        self.on_progress: Callable[[Progress], None] | None = None
+        self._warm: set[str] = set()
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -71,19 +78,22 @@ class WarmWorker:
 
     def run(self, items: Iterable[WarmItem]) -> Progress:
         """Warm `items` in order; what is stored already is not computed again. Raises EngineError."""
+        known = {block.id for file in self._index.files() for block in self._index.blocks(file.path)}
+        self._warm &= known
+        self.progress.blocks = len(known)
         streams = [stream for item in items for stream in self._streams_of(item)]
-        self.progress.blocks = sum(len(stream.blocks) for stream in streams)
+        self.progress.queued_blocks = sum(len(stream.blocks) for stream in streams)
         self._tell("warming")
         for stream in streams:
-            if self._stop.is_set():
-                break
             for piece in self._pieces(stream):
                 if self._stop.is_set():
-                    break
+                    self._tell("stopped")
+                    return self.progress
                 self._client.precompute(self._model, stream.tokens[: piece[-1]].tolist(), piece)
                 self._tell("warming")
-            self.progress.warm_blocks += len(stream.blocks)
-        self._tell("stopped" if self._stop.is_set() else "idle")
+            self._warm.update(stream.blocks)
+            self.progress.queued_blocks -= len(stream.blocks)
+        self._tell("idle")
         return self.progress
 
     def _streams_of(self, item: WarmItem) -> Iterator[Stream]:
@@ -123,8 +133,9 @@ class WarmWorker:
 
     def _tell(self, state: str) -> None:
         self.progress.state = state
-        if self._on_progress is not None:
-            self._on_progress(self.progress)
+        self.progress.warm_blocks = len(self._warm)
+        if self.on_progress is not None:
+            self.on_progress(self.progress)
 
 
 def items_of_index(
@@ -146,13 +157,15 @@ def items_of_index(
     return items
 
 
-def warmth_report(progress: Progress, roots: list[str]) -> dict[str, Any]:
-    """Body of `PUT /agentcache/warm`."""
+def warmth_report(progresses: Iterable[Progress], roots: list[str]) -> dict[str, Any]:
+    """Body of `PUT /agentcache/warm`: the indexes' progress together."""
+    known = list(progresses)
+    states = [progress.state for progress in known]
     return {
         "roots": roots,
-        "blocks": progress.blocks,
-        "warm_blocks": progress.warm_blocks,
-        "queued_blocks": progress.blocks - progress.warm_blocks,
-        "tokens_computed": progress.tokens_computed,
-        "state": progress.state,
+        "blocks": sum(progress.blocks for progress in known),
+        "warm_blocks": sum(progress.warm_blocks for progress in known),
+        "queued_blocks": sum(progress.queued_blocks for progress in known),
+        "tokens_computed": sum(progress.tokens_computed for progress in known),
+        "state": "warming" if "warming" in states else "idle",
     }

@@ -13,6 +13,10 @@ from .conftest import SERVED, Answer, Server, largest_difference
 pytestmark = pytest.mark.engine
 
 
+def tokens_of(answer: Answer) -> dict[str, int]:
+    return {name: value for name, value in answer.counters.items() if name.endswith("_tokens")}
+
+
 def counters_add_up(answer: Answer) -> bool:
     c = answer.counters
     parts = ("prefix_hit_tokens", "reused_tokens", "recomputed_tokens", "computed_tokens")
@@ -89,7 +93,7 @@ def test_eight_requests_at_once_answer_as_they_do_alone(server: Server, texts: d
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda i: server.ask(wanted[i], salt=f"together{i}", mode="fast"), range(8)))
     for one, other in zip(alone, together, strict=True):
-        assert one.counters == other.counters
+        assert tokens_of(one) == tokens_of(other)
         assert one.counters["reused_tokens"] > 700
         assert largest_difference(one.first, other.first) < 1e-3
         assert one.tokens == other.tokens
