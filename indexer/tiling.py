@@ -32,6 +32,7 @@ HOLDERS = frozenset(
 SPACES = frozenset(("namespace", "suite"))
 """Kinds whose members become pieces, and whose functions stay functions."""
 
+_CONTAINERS = HOLDERS | SPACES
 _MAX_SCOPE = 500
 """Characters."""
 
@@ -73,7 +74,7 @@ def tile(definitions: list[Definition], blank: list[bool], head: str = "module h
         if item.last_row > around.last_row:
             # Two definitions share a row: the first one's piece takes both.
             inside = [o._replace(last_row=max(o.last_row, item.last_row)) for o in inside]
-        elif around.kind in HOLDERS | SPACES and item.first_row > pieces[around.at].row:
+        elif around.kind in _CONTAINERS and item.first_row > pieces[around.at].row:
             inside.append(_opened(pieces, item, around))
     while inside:
         _close(pieces, inside)

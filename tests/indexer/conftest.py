@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agentcache.errors import IndexError_
 from agentcache.indexer import Index, IndexSettings
 
 
@@ -84,6 +85,9 @@ def check_tiles(index: Index) -> None:
         )
 
 
-def contents(index: Index) -> dict[str, object]:
-    """All that two equal indexes have in common."""
-    return {record.path: (record, index.blocks(record.path)) for record in index.files()}
+def contents(index: Index) -> dict[str, object] | None:
+    """All that two equal indexes have in common; None if an update went on in the middle."""
+    try:
+        return {record.path: (record, index.blocks(record.path)) for record in index.files()}
+    except IndexError_:
+        return None

@@ -185,7 +185,7 @@ def test_two_processes_on_one_index(repository: Repository, open_index: Callable
     assert contents(index) == contents_of_fresh(repository, open_index)
 
 
-def contents_of_fresh(repository: Repository, open_index: Callable[..., Index]) -> dict[str, object]:
+def contents_of_fresh(repository: Repository, open_index: Callable[..., Index]) -> dict[str, object] | None:
     fresh = open_index(repository.root, "fresh")
     fresh.update()
     return contents(fresh)
