@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from agentcache import paths
+from tests.engine.serving import encode, plain, prompts, server, texts
+
+__all__ = ["encode", "plain", "prompts", "server", "texts"]  # one server for the whole session
 
 MODEL = "smollm2-135m"
 MODELS_HOME = paths.home()  # the user's own cache: a model is pulled once a machine, not once a run
@@ -27,12 +30,6 @@ def model_folder() -> str:
             os.environ.pop("AGENTCACHE_HOME")
         else:
             os.environ["AGENTCACHE_HOME"] = before
-
-
-@pytest.fixture(scope="session")
-def session_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home for everything but models, for the whole session."""
-    return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture(autouse=True)

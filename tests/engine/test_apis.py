@@ -6,7 +6,7 @@ import anthropic
 import openai
 import pytest
 
-from .conftest import SERVED, Server
+from tests.engine.serving import SERVED, Server
 
 pytestmark = pytest.mark.engine
 QUESTION = "Name one colour."
@@ -79,7 +79,7 @@ def test_a_mode_can_be_asked_for_in_every_api(
     anthropic_client.messages.create(
         model=SERVED, messages=[{"role": "user", "content": QUESTION}], max_tokens=1, extra_body=extra
     )
-    from .test_requests import eventually
+    from tests.engine.test_requests import eventually
 
     assert eventually(lambda: server.status()["totals"]["requests"] == before + 3)
     assert [record["mode"] for record in server.status()["recent"][-3:]] == ["exact"] * 3

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Server, largest_difference
+from tests.engine.serving import Server, largest_difference
 
 pytestmark = pytest.mark.engine
 

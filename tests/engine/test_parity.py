@@ -11,8 +11,7 @@ from vllm.model_executor.layers.rotary_embedding import get_rope
 
 from agentcache.blend.rope import KeyShift
 from agentcache.kernels.rotate import rotate_keys
-
-from .conftest import Answer, Server, largest_difference
+from tests.engine.serving import Answer, Server, largest_difference
 
 pytestmark = pytest.mark.engine
 

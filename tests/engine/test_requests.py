@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from .conftest import SERVED, Answer, Server, largest_difference
+from tests.engine.serving import SERVED, Answer, Server, largest_difference
 
 pytestmark = pytest.mark.engine
 
