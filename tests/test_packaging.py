@@ -20,12 +20,17 @@ def python(code: str) -> str:
 def test_import_kernels_from_the_root_is_not_ours() -> None:
     """transformers imports a package of this name; a root folder with an __init__.py would be taken for it."""
     assert not (ROOT / "kernels" / "__init__.py").exists()
-    found = python("import importlib.util; spec = importlib.util.find_spec('kernels'); print(spec and spec.origin)")
+    found = python(
+        "import importlib.util; spec = importlib.util.find_spec('kernels'); print(spec and spec.origin)"
+    )
     assert str(ROOT) not in found
 
 
 def test_transformers_models_import_from_the_root() -> None:
-    assert python("from transformers import LlamaForCausalLM; print(LlamaForCausalLM.__name__)") == "LlamaForCausalLM"
+    assert (
+        python("from transformers import LlamaForCausalLM; print(LlamaForCausalLM.__name__)")
+        == "LlamaForCausalLM"
+    )
 
 
 @pytest.mark.parametrize("name", ["indexer", "kernels", "cli"])
@@ -48,7 +53,9 @@ print([name for name in ("torch", "vllm", "transformers", "numba", "numpy", "tre
 
 def test_tracked_files_name_no_machine() -> None:
     """Nobody's folders in tracked files."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
+    ).stdout.decode()
     words = ["/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/"]
     for name in filter(None, listed.split("\0")):
         path = ROOT / name
