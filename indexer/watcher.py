@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from agentcache.errors import AgentCacheError
+from agentcache.indexer.checkout import Checkout
 from agentcache.indexer.events import CannotWatch, EventSource, Hints
 from agentcache.indexer.index import Index
 from agentcache.indexer.records import ChangeRecord, Progress
@@ -58,6 +59,7 @@ class Watcher:
         self._ready = threading.Event()
         self._source: EventSource | None = None
         self._thread = threading.Thread(target=self._loop, name="agentcache-watcher", daemon=True)
+        self._checkout: Checkout | None = None
         self._head = ""
         self._last_full = 0.0
         self._lost_root = False
@@ -132,6 +134,7 @@ class Watcher:
     def _update(self, hints: Hints) -> None:
         try:
             if hints.everything:
+                self._checkout = self._index.checkout()
                 # Read first: a switch while we look is seen at the next tick.
                 self._head = self._read_head()
                 changes = self._index.update(self._go_on).changes
@@ -172,5 +175,4 @@ class Watcher:
         self._last_full = 0.0
 
     def _read_head(self) -> str:
-        checkout = self._index.checkout()
-        return checkout.head() if checkout is not None else ""
+        return self._checkout.head() if self._checkout is not None else ""
