@@ -179,7 +179,8 @@ def run_pair(client: EngineClient, model: str, picked: Sequence[Piece], number: 
     }
     fast_options: dict[str, Any] = {"kv_transfer_params": {"agentcache": {"mode": "fast"}}}
     if number < 0:
-        fast_options["cache_salt"] = exact_options["cache_salt"]  # what is thrown away leaves no page to be hit
+        # What is thrown away leaves no page to be hit.
+        fast_options["cache_salt"] = exact_options["cache_salt"]
     if number % 2:
         fast, record = _counted(client, model, messages, fast_options)
         exact, _ = _counted(client, model, messages, exact_options)

@@ -40,7 +40,9 @@ def test_tokens_come_back_as_they_were_written(write: Write, dtype: torch.dtype)
 
 def test_a_layout_that_shares_elements_is_refused() -> None:
     with pytest.raises(ValueError, match="not a permutation"):
-        learn_layout(lambda k, v: torch.cat([k.reshape(-1), k.reshape(-1)]), (SIZE, HEADS, DIM), torch.float32)
+        learn_layout(
+            lambda k, v: torch.cat([k.reshape(-1), k.reshape(-1)]), (SIZE, HEADS, DIM), torch.float32
+        )
 
 
 def test_a_layout_that_scales_is_refused() -> None:
