@@ -1,13 +1,14 @@
 """git, asked carefully: a repository's own configuration may name commands, and none of them may run.
 
-GitPython finds the repository and runs git; every call carries `core.fsmonitor=false` and
-`core.hooksPath=/dev/null`, takes no locks, asks no questions and fetches nothing. Only listings are asked
-for: they read no object and so apply no filter.
+GitPython finds the repository; its way of running git leaves a timer that outlives Ctrl-C, so git is run here.
+Every call carries `core.fsmonitor=false` and `core.hooksPath=/dev/null`, takes no locks, asks no questions and
+fetches nothing. Only listings are asked for: they read no object and so apply no filter.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,22 +98,22 @@ class Checkout:
         return [entry for entry in self._run(*arguments).split("\0") if entry]
 
     def _run(self, *arguments: str) -> str:
-        from git import Git, GitCommandError, GitCommandNotFound
-
         options = [word for setting in HARDENING for word in ("-c", setting)]
         try:
-            output = Git(self.folder).execute(
+            done = subprocess.run(
                 ["git", *options, *arguments],
-                stdout_as_string=False,
-                strip_newline_in_stdout=False,
-                kill_after_timeout=_TIMEOUT_S,
-                env=self._environment(),
+                cwd=self.folder,
+                env=os.environ | self._environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_TIMEOUT_S,
             )
-        except (GitCommandError, GitCommandNotFound, OSError) as error:
-            stderr = str(getattr(error, "stderr", "") or error).strip().strip("'")
-            raise GitRefused(stderr.splitlines()[-1] if stderr else "git failed") from error
-        assert isinstance(output, bytes)
-        return os.fsdecode(output)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise GitRefused(str(error)) from error
+        if done.returncode:
+            complaint = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise GitRefused(complaint[-1] if complaint else f"exit status {done.returncode}")
+        return os.fsdecode(done.stdout)
 
     def _environment(self) -> dict[str, str]:
         """Says which repository is meant, whatever the caller's environment or the configuration say."""
