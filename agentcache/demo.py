@@ -18,7 +18,7 @@ from agentcache.quality import top_kl, top_logprobs
 from agentcache.warm import WarmItem
 
 MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS = 2_000, 6_000
-_MIN_PIECE_TOKENS, _MAX_PIECE_TOKENS = 600, 1_500
+_MIN_PIECE_TOKENS, _MAX_PIECE_TOKENS = 800, 1_500
 _OVERHEAD_TOKENS = 220  # system prompt, headings, fences, question, chat template
 _SYSTEM = "You are a coding assistant. Answer from the code you are given."
 
@@ -53,13 +53,12 @@ class Pair:
 
 
 def choose_pieces(
-    index: Index, streams: Streams, rng: random.Random, budget_tokens: int = 12_000
+    index: Index, streams: Streams, rng: random.Random, budget_tokens: int = 14_000
 ) -> list[Piece]:
     """Files and methods of the repository, at most `budget_tokens` together. Raises UsageError if there are too few."""
     candidates: list[Piece] = []
     for record in index.files():
-        data = index.read(record.path)
-        blocks = index.blocks(record.path)
+        data, blocks = index.snapshot(record.path)
         whole = [(WarmItem(record.path), record.path, data)] if len(data) <= 12_000 else []
         parts = [
             (
@@ -172,7 +171,7 @@ def ask(client: EngineClient, model: str, messages: list[dict[str, str]], **more
 
 def run_pair(client: EngineClient, model: str, picked: Sequence[Piece], number: int, seed: int) -> Pair:
     """Ask the same thing `exact` with a cold prefix cache, and `fast`; which comes first alternates."""
-    messages = messages_of(picked, f"In one sentence: what is {picked[0].title} for?")
+    messages = messages_of(picked, "In one sentence: what is the first of these for?")
     exact_options = {
         "kv_transfer_params": {"agentcache": {"mode": "exact"}},
         "cache_salt": f"demo-{seed}-{number}-{time.time_ns()}",  # no page of an earlier request can be hit

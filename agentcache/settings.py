@@ -21,7 +21,8 @@ class EngineSettings:
     store_dir: root of the entry store
     ram_bytes, disk_bytes: budgets of the store's tiers
     strategy, boundary_tokens: which tokens of a reused span are recomputed (see agentcache.plan)
-    min_saved_tokens: below this many tokens saved a request is left to vLLM
+    min_saved_tokens: a run of adjoining spans that saves fewer tokens is not reused
+    tail_tokens: a shorter tail is computed together with the recomputed tokens, in one pass instead of two
     """
 
     mode: Mode = "fast"
@@ -31,11 +32,12 @@ class EngineSettings:
     strategy: str = "boundary"
     boundary_tokens: int = 16
     min_saved_tokens: int = 32
+    tail_tokens: int = 256
 
     def __post_init__(self) -> None:
         if self.mode not in ("fast", "exact"):
             raise UsageError(f"mode must be 'fast' or 'exact', not {self.mode!r}")
-        for name in ("ram_bytes", "disk_bytes", "boundary_tokens", "min_saved_tokens"):
+        for name in ("ram_bytes", "disk_bytes", "boundary_tokens", "min_saved_tokens", "tail_tokens"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative")
 

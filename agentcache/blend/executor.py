@@ -23,6 +23,10 @@ ReadEntry = Callable[[str], torch.Tensor]
 """Entry id to its K/V, [2, L, n, H, D] on the CPU. Raises one of the `unreadable` errors given to the executor."""
 
 
+_ROTATED_AT_ONCE = 1024
+"""Tokens. On the CPU, float32 copies of so many keys of one layer fit the second-level cache."""
+
+
 @dataclass(slots=True)
 class BlendResult:
     """What one plan took. lost: entry id to why it could not be read; holes: its tokens, computed instead."""
@@ -84,28 +88,20 @@ class BlendExecutor:
     def _place(self, found: Sequence[tuple[Span, torch.Tensor]], pages: Sequence[int]) -> None:
         """Write the spans' K/V into the request's pages, keys moved to where the spans stand now."""
         paged, device = self._paged, self._paged.device
-        slots = paged.slots(pages, torch.cat([torch.arange(span.start, span.stop) for span, _ in found]))
+        new = torch.cat([torch.arange(span.start, span.stop) for span, _ in found])
+        old = new - torch.cat([torch.full((span.length,), span.shift) for span, _ in found])
+        cos, sin = (side.to(device) for side in self._shift.cos_sin(old, new))
+        slots = paged.slots(pages, new)
         parts = [entry[:, :, span.offset : span.offset + span.length].to(device) for span, entry in found]
-        turns = [
-            [
-                side.to(device)
-                for side in self._shift.cos_sin(span.start - span.shift, span.start, span.length)
-            ]
-            for span, _ in found
-        ]
-        keys = torch.empty((len(slots), paged.num_kv_heads, paged.head_dim), dtype=paged.dtype, device=device)
+        moved = torch.empty((len(new), paged.num_kv_heads, paged.head_dim), dtype=paged.dtype, device=device)
         for layer in range(
             paged.num_layers
-        ):  # one layer of one span at a time stays in the processor's cache
-            at = 0
-            for (span, _), part, (cos, sin) in zip(found, parts, turns, strict=True):
-                target = keys[at : at + span.length]
-                if span.shift:
-                    rotate_keys(part[0, layer], cos, sin, neox=self._shift.neox, out=target)
-                else:
-                    target.copy_(part[0, layer])
-                at += span.length
-            paged.write(layer, keys, torch.cat([part[1, layer] for part in parts]), slots)
+        ):  # what one piece of one layer needs stays in the processor's cache
+            keys = torch.cat([part[0, layer] for part in parts])
+            for at in range(0, len(new), _ROTATED_AT_ONCE):
+                piece = slice(at, at + _ROTATED_AT_ONCE)
+                rotate_keys(keys[piece], cos[piece], sin[piece], neox=self._shift.neox, out=moved[piece])
+            paged.write(layer, moved, torch.cat([part[1, layer] for part in parts]), slots)
 
     def _recompute(self, positions: Positions, tokens: Tokens, pages: Sequence[int]) -> None:
         block_table = self._paged.block_table(pages)

@@ -37,11 +37,13 @@ class KeyShift:
     def max_positions(self) -> int:
         return len(self.table)
 
-    def cos_sin(self, old: int, new: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """For `count` consecutive keys that move from positions old.. to new..: float32 [count, 1, R/2] each."""
-        if old < 0 or new < 0 or max(old, new) + count > len(self.table):
-            raise IndexError(f"positions {old}..., {new}... leave the rotary table of {len(self.table)} rows")
-        quotient = self.table[new : new + count] / self.table[old : old + count]
+    def cos_sin(self, old: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """For keys that move from positions `old` to `new` (int64 [n] both): float32 [n, 1, R/2] each."""
+        quotient = self.table[new] / self.table[old]
+        unmoved = (
+            old == new
+        )  # the quotient of a row by itself may miss 1 by a rounding; such keys keep every bit
+        quotient[unmoved] = 1
         return quotient.real.contiguous()[:, None], quotient.imag.contiguous()[:, None]
 
     @classmethod

@@ -30,6 +30,7 @@ def make_plan(
     `top_up` adds the rest. A span at the end of which nothing would be reused is left to the tail, and so is
     a chain of adjoining spans that saves fewer than `policy.min_saved_tokens`: matched tokens less those
     recomputed, less what a strategy with scores may still recompute.
+    A tail of at most `policy.tail_tokens` tokens joins the plan, all recomputed: one pass instead of two.
     Everything is decided for the whole prompt and then cut at `start`, so that a prompt means the same K/V
     however much of it is a prefix hit. None if nothing would be reused.
     """
@@ -38,6 +39,8 @@ def make_plan(
     if not kept or kept[-1].stop <= start:
         return None
     stop = kept[-1].stop
+    if page_size is None and tokens_count - 1 - stop <= policy.tail_tokens:
+        stop = tokens_count - 1
     chosen = np.flatnonzero(_chosen(kept, 0, stop, policy))
     plan = Plan(start, stop, tuple(clip(kept, start, stop)), chosen[np.searchsorted(chosen, start) :])
     return plan if policy.chosen.everything or len(reused_positions(plan)) else None

@@ -41,7 +41,8 @@ class RecomputePolicy:
     boundary_tokens: at most this many first tokens of a span whose context does not stand
     budget: share of the matched tokens that may be recomputed, 0 to 1; None leaves boundaries unlimited, and
         is refused for strategies that spend it on scores
-    min_saved_tokens: reuse that spares fewer tokens is not worth a plan
+    min_saved_tokens: a chain of adjoining spans that spares fewer tokens is not worth reusing
+    tail_tokens: a tail of at most so many tokens is computed with the plan instead of by vLLM's own forward
     recompute_last: recompute the last token of a span, too, where what follows was not matched with it. Not
         needed for correctness: a token is reused only where its id is the stored one. Off by default.
 
@@ -53,12 +54,13 @@ class RecomputePolicy:
     budget: float | None = None
     min_saved_tokens: int = 32
     recompute_last: bool = False
+    tail_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise ValueError(f"unknown strategy {self.strategy!r}: one of {', '.join(STRATEGIES)}")
-        if self.boundary_tokens < 0 or self.min_saved_tokens < 0:
-            raise ValueError("boundary_tokens and min_saved_tokens are not negative")
+        if min(self.boundary_tokens, self.min_saved_tokens, self.tail_tokens) < 0:
+            raise ValueError("boundary_tokens, min_saved_tokens and tail_tokens are not negative")
         if self.budget is not None and not 0 <= self.budget <= 1:
             raise ValueError(f"budget is a share from 0 to 1, not {self.budget}")
         if self.budget is None and STRATEGIES[self.strategy].needs_scores:

@@ -46,6 +46,8 @@ class Plan:
         0 ......... start ............................. stop ...... num_tokens
         prefix hit  | spans and recomputed positions    | tail (vLLM prefills it)
 
+    A short tail is part of the recomputed positions; vLLM is left the prompt's last token at least.
+
     spans: ascending, not overlapping, inside [start, stop)
     recompute: positions to compute by virtual requests: all outside the spans, and boundary tokens in them
     """

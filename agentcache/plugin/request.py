@@ -65,12 +65,13 @@ def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: Engi
         strategy=settings.strategy,
         boundary_tokens=settings.boundary_tokens,
         min_saved_tokens=settings.min_saved_tokens,
+        tail_tokens=settings.tail_tokens,
     )
     if given is None:
         return Wish(settings.mode, salt or "", policy)
     if not isinstance(given, Mapping):
         raise BadRequest("agentcache parameters must be an object")
-    unknown = set(given) - {"mode", "strategy", "boundary_tokens", "min_saved_tokens", "store"}
+    unknown = set(given) - {"mode", "strategy", "boundary_tokens", "min_saved_tokens", "tail_tokens", "store"}
     if unknown:
         raise BadRequest(f"unknown agentcache parameter {min(unknown)!r}")
     mode = given.get("mode", settings.mode)
@@ -83,6 +84,7 @@ def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: Engi
             strategy=given.get("strategy", policy.strategy),
             boundary_tokens=given.get("boundary_tokens", policy.boundary_tokens),
             min_saved_tokens=given.get("min_saved_tokens", policy.min_saved_tokens),
+            tail_tokens=given.get("tail_tokens", policy.tail_tokens),
         )
     except (TypeError, ValueError) as error:
         raise BadRequest(str(error)) from error

@@ -17,7 +17,8 @@ from agentcache.entry import INDEX_DOMAIN, entries_of_stream
 from agentcache.errors import IndexError_
 from agentcache.indexer import Index
 
-_ALONE_KINDS = ("function", "method", "class", "class head")
+_NOT_ALONE = ("module head", "text", "section")
+"""Kinds of blocks that nobody asks for by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class WarmWorker:
 
     def _streams_of(self, item: WarmItem) -> Iterator[Stream]:
         try:
-            data, blocks = self._index.read(item.path), self._index.blocks(item.path)
+            data, blocks = self._index.snapshot(item.path)
         except IndexError_:
             return  # edited or gone since it was indexed: the watcher will name it again
         if item.block is None:
@@ -152,7 +153,7 @@ def items_of_index(
         items.extend(
             WarmItem(record.path, block.id)
             for block in index.blocks(record.path)
-            if block.kind in _ALONE_KINDS and block.end_byte - block.start_byte >= min_alone_bytes
+            if block.kind not in _NOT_ALONE and block.end_byte - block.start_byte >= min_alone_bytes
         )
     return items
 

@@ -1,6 +1,6 @@
 """Run by test_breaker.py: an engine whose blending, or matching, fails. Prints what happened as JSON.
 
-    python -m tests.engine.broken_engine MODEL_FOLDER STORE_DIR execute|match
+python -m tests.engine.broken_engine MODEL_FOLDER STORE_DIR execute|match
 """
 
 from __future__ import annotations

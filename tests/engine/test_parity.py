@@ -86,11 +86,12 @@ def test_a_moved_entry_equals_the_keys_computed_there(
             dtype=torch.float32,
         )
     shift = KeyShift.of_layers([rotary])
-    cos, sin = shift.cos_sin(0, distance, size)
+    old = torch.arange(size)
+    cos, sin = shift.cos_sin(old, old + distance)
     moved = rotate_keys(entry[0], cos, sin, neox=shift.neox)
     scale = expected.abs().amax()
     assert (moved - expected).abs().max() / scale < 1e-4
-    wrong_cos, wrong_sin = shift.cos_sin(0, distance + 1, size)
+    wrong_cos, wrong_sin = shift.cos_sin(old, old + distance + 1)
     assert (
         rotate_keys(entry[0], wrong_cos, wrong_sin, neox=shift.neox) - expected
     ).abs().max() / scale > 1e-2

@@ -197,6 +197,18 @@ def test_a_chain_that_saves_little_is_dropped_and_the_others_stay() -> None:
     assert set(range(100, 140)) <= set(plan.recompute.tolist())
 
 
+def test_a_short_tail_is_computed_with_the_plan() -> None:
+    spans = [span(0, 100, stands=True)]
+    policy = RecomputePolicy(min_saved_tokens=0, tail_tokens=49)
+    plan = make_plan(150, 0, spans, policy)
+    assert plan is not None
+    assert (plan.stop, ranges(plan)) == (149, [(100, 149)]), "the last token is vLLM's, for its logits"
+    plan = make_plan(151, 0, spans, policy)
+    assert plan is not None
+    assert (plan.stop, ranges(plan)) == (100, [])
+    assert make_plan(150, 100, spans, policy) is None, "a tail alone is no reuse"
+
+
 def test_a_prefix_hit_inside_a_boundary_leaves_the_rest_of_it() -> None:
     plan = make_plan(400, 105, [span(100, 300)], RecomputePolicy(min_saved_tokens=0))
     assert plan is not None
