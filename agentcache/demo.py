@@ -18,7 +18,8 @@ from agentcache.quality import top_kl, top_logprobs
 from agentcache.warm import WarmItem
 
 MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS = 2_000, 6_000
-_MIN_PIECE_TOKENS, _MAX_PIECE_TOKENS = 800, 1_500
+_MIN_PIECE_TOKENS, _MAX_PIECE_TOKENS = 200, 1_500
+_PREFERRED_TOKENS = range(900, 1_300)
 _OVERHEAD_TOKENS = 220  # system prompt, headings, fences, question, chat template
 _SYSTEM = "You are a coding assistant. Answer from the code you are given."
 
@@ -75,6 +76,9 @@ def choose_pieces(
             if _MIN_PIECE_TOKENS <= tokens <= _MAX_PIECE_TOKENS:
                 candidates.append(Piece(item, title, text, tokens))
     rng.shuffle(candidates)
+    candidates.sort(
+        key=lambda piece: piece.tokens not in _PREFERRED_TOKENS
+    )  # the others only where these are few
     # Methods of a chosen file would be reused from the file: prefer pieces of different files, then any.
     chosen: list[Piece] = []
     seen: set[str] = set()
@@ -99,22 +103,28 @@ def prompts(pieces: Sequence[Piece], count: int, rng: random.Random) -> Iterator
     No two begin with the same piece while there are others, so that vLLM's own prefix cache has little to add.
     """
     firsts: list[Piece] = []
-    made = tries = 0
-    while made < count:
-        tries += 1
-        if tries > 10_000:
-            raise UsageError(
-                "no selection of this repository's files makes a prompt of 2,000 to 6,000 tokens"
-            )
+    for number in range(count):
         if not firsts:
             firsts = rng.sample(pieces, len(pieces))
-        others = [piece for piece in pieces if piece is not firsts[-1]]
-        picked = [firsts[-1], *rng.sample(others, min(len(others), rng.randint(2, 5)))]
-        total = sum(piece.tokens for piece in picked) + _OVERHEAD_TOKENS
-        if MIN_PROMPT_TOKENS <= total <= MAX_PROMPT_TOKENS:
-            firsts.pop()
-            made += 1
-            yield picked
+        first = firsts.pop()
+        others = [piece for piece in pieces if piece is not first]
+        wanted = 3 + number % 4
+        for size in (*range(wanted, 2, -1), *range(wanted + 1, 7)):
+            picked = _selection(first, others, size, rng)
+            if picked is not None:
+                yield picked
+                break
+        else:
+            raise UsageError("no selection of this repository's code makes a prompt of 2,000 to 6,000 tokens")
+
+
+def _selection(first: Piece, others: Sequence[Piece], size: int, rng: random.Random) -> list[Piece] | None:
+    """`first` and `size` - 1 others in random order that make a prompt of the right length, if they are found."""
+    for _ in range(200 if len(others) >= size - 1 else 0):
+        picked = [first, *rng.sample(others, size - 1)]
+        if MIN_PROMPT_TOKENS <= sum(piece.tokens for piece in picked) + _OVERHEAD_TOKENS <= MAX_PROMPT_TOKENS:
+            return picked
+    return None
 
 
 def messages_of(picked: Sequence[Piece], question: str) -> list[dict[str, str]]:

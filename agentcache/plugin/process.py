@@ -53,6 +53,8 @@ def close() -> None:
     """Write what is queued and close the stores."""
     global RUNNER, WORKER
     with _lock:
+        if WORKER is not None:
+            WORKER.close()
         for store in _stores.values():
             store.close()
         _stores.clear()

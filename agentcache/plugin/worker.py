@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.agentcache")
 _KEPT_RECORDS = 1000
+_PREFETCH_SHARE = 0.75
+"""Of the RAM tier's budget: what prefetching may fill, so that it does not evict what is in use."""
 
 
 class WorkerHalf:
@@ -42,6 +45,7 @@ class WorkerHalf:
         self._executor: BlendExecutor | None = None
         self._report = WorkerReport()
         self._invalid_pages: set[int] = set()
+        self._prefetcher = ThreadPoolExecutor(1, thread_name_prefix="agentcache-prefetch")
 
     def attach(self, runner: Any, layer_names: list[str]) -> None:
         """Learn the engine's pages, positions and layers. Called once its KV cache exists, before any request."""
@@ -125,8 +129,30 @@ class WorkerHalf:
         return invalid
 
     def missing(self, entry_ids: list[str]) -> list[str]:
-        """Those of `entry_ids` that the store cannot serve, in the same order."""
-        return self.store.missing(entry_ids) if self.store is not None else list(entry_ids)
+        """Those of `entry_ids` that the store cannot serve, in the same order.
+
+        Whoever asks wants the others soon: they are brought into RAM in the background, as far as there is room.
+        """
+        if self.store is None:
+            return list(entry_ids)
+        missing = self.store.missing(entry_ids)
+        gone = set(missing)
+        self._prefetcher.submit(self._prefetch, self.store, [one for one in entry_ids if one not in gone])
+        return missing
+
+    def _prefetch(self, store: EntryStore, entry_ids: list[str]) -> None:
+        for entry in entry_ids:
+            ram = store.stats().tiers["ram"]
+            if ram.bytes > _PREFETCH_SHARE * ram.budget_bytes:
+                return
+            try:
+                store.read(entry)
+            except (EntryMissing, EntryCorrupt):
+                continue  # found out again, and counted, when a request needs it
+
+    def close(self) -> None:
+        """Stop prefetching."""
+        self._prefetcher.shutdown(cancel_futures=True)
 
     def status(self) -> dict[str, Any]:
         """Counters as JSON: totals of finished requests, the last ones, fallbacks by reason, bytes per tier."""
