@@ -11,20 +11,16 @@ import numpy as np
 import torch
 from vllm.forward_context import set_forward_context
 
+from agentcache.blend.move import choose
 from agentcache.blend.pages import PagedKV
 from agentcache.blend.rope import KeyShift
 from agentcache.blend.virtual import VirtualBatch
 from agentcache.entry import Tokens
-from agentcache.kernels.rotate import rotate_keys
 from agentcache.plan import runs, split
 from agentcache.plan.types import Plan, Positions, Span
 
 ReadEntry = Callable[[str], torch.Tensor]
 """Entry id to its K/V, [2, L, n, H, D] on the CPU. Raises one of the `unreadable` errors given to the executor."""
-
-
-_ROTATED_AT_ONCE = 1024
-"""Tokens. On the CPU, float32 copies of so many keys of one layer fit the second-level cache."""
 
 
 @dataclass(slots=True)
@@ -60,6 +56,7 @@ class BlendExecutor:
         self._unreadable = unreadable
         self._max_tokens = max_tokens
         self._batch = VirtualBatch(runner)
+        self._move = choose(paged.device, paged.dtype, paged.head_dim, shift.rotary_dim, shift.neox)
 
     @torch.inference_mode()
     def execute(self, plan: Plan, tokens: Tokens, pages: Sequence[int]) -> BlendResult:
@@ -93,15 +90,8 @@ class BlendExecutor:
         cos, sin = (side.to(device) for side in self._shift.cos_sin(old, new))
         slots = paged.slots(pages, new)
         parts = [entry[:, :, span.offset : span.offset + span.length].to(device) for span, entry in found]
-        moved = torch.empty((len(new), paged.num_kv_heads, paged.head_dim), dtype=paged.dtype, device=device)
-        for layer in range(
-            paged.num_layers
-        ):  # what one piece of one layer needs stays in the processor's cache
-            keys = torch.cat([part[0, layer] for part in parts])
-            for at in range(0, len(new), _ROTATED_AT_ONCE):
-                piece = slice(at, at + _ROTATED_AT_ONCE)
-                rotate_keys(keys[piece], cos[piece], sin[piece], neox=self._shift.neox, out=moved[piece])
-            paged.write(layer, moved, torch.cat([part[1, layer] for part in parts]), slots)
+        for layer, (keys, values) in enumerate(self._move(parts, cos, sin)):
+            paged.write(layer, keys, values, slots)
 
     def _recompute(self, positions: Positions, tokens: Tokens, pages: Sequence[int]) -> None:
         block_table = self._paged.block_table(pages)

@@ -37,6 +37,10 @@ class KeyShift:
     def max_positions(self) -> int:
         return len(self.table)
 
+    @property
+    def rotary_dim(self) -> int:
+        return 2 * self.table.shape[1]
+
     def cos_sin(self, old: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """For keys that move from positions `old` to `new` (int64 [n] both): float32 [n, 1, R/2] each."""
         quotient = self.table[new] / self.table[old]

@@ -1,0 +1,67 @@
+"""K/V of several spans, layer by layer, with their keys moved to where the spans stand in the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from agentcache.kernels.rotate import rotate_keys
+
+MoveLayers = Callable[
+    [Sequence[torch.Tensor], torch.Tensor, torch.Tensor], Iterator[tuple[torch.Tensor, torch.Tensor]]
+]
+"""(parts, cos, sin) to (keys, values) of each layer in turn, [n, H, D]; valid until the next layer is asked for.
+
+parts: K/V of one span each, [2, L, n_i, H, D], on the pages' device; cos, sin: float32 [n, 1, R/2], n = sum of n_i
+"""
+
+_ROTATED_AT_ONCE = 1024
+"""Tokens. On the CPU, float32 copies of so many keys of one layer fit the second-level cache."""
+
+
+def choose(
+    device: torch.device, dtype: torch.dtype, head_dim: int, rotary_dim: int, neox: bool
+) -> MoveLayers:
+    """The fastest way for these K/V."""
+    if device.type == "cpu" and dtype == torch.bfloat16 and neox and rotary_dim == head_dim:
+        move = _bf16_on_cpu
+        tiny = torch.zeros(2, 1, 1, 1, head_dim, dtype=dtype)
+        for _ in move([tiny], torch.ones(1, 1, head_dim // 2), torch.zeros(1, 1, head_dim // 2)):
+            pass  # compiled now, not in the first request
+        return move
+    return lambda parts, cos, sin: _with_torch(parts, cos, sin, neox)
+
+
+def _with_torch(
+    parts: Sequence[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor, neox: bool
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    for layer in range(parts[0].shape[1]):
+        keys = torch.cat([part[0, layer] for part in parts])
+        moved = torch.empty_like(keys)
+        for at in range(0, len(keys), _ROTATED_AT_ONCE):
+            piece = slice(at, at + _ROTATED_AT_ONCE)
+            rotate_keys(keys[piece], cos[piece], sin[piece], neox=neox, out=moved[piece])
+        yield moved, torch.cat([part[1, layer] for part in parts])
+
+
+def _bf16_on_cpu(
+    parts: Sequence[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    # Not at the top: vLLM's CPU worker does not start where numba is loaded before it (docs/engine.md).
+    from agentcache.kernels.rotate_cpu import bits_of, rotate_bf16
+
+    count = sum(part.shape[2] for part in parts)
+    keys, values = torch.empty((2, count, *parts[0].shape[3:]), dtype=torch.bfloat16)
+    key_bits, value_bits = bits_of(keys), bits_of(values)
+    cosines, sines = cos[:, 0].numpy(), sin[:, 0].numpy()
+    sources = [bits_of(part) for part in parts]
+    for layer in range(parts[0].shape[1]):
+        at = 0
+        for source in sources:
+            piece = slice(at, at + source.shape[2])
+            rotate_bf16(source[0, layer], cosines[piece], sines[piece], key_bits[piece])
+            np.copyto(value_bits[piece], source[1, layer])
+            at = piece.stop
+        yield keys, values

@@ -1,0 +1,35 @@
+"""Moving spans of entries: the fast way on the CPU is the general one, but for the last bit of a few keys (one may
+fuse a multiplication and an addition where the other rounds between them)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from agentcache.blend.move import _with_torch, choose
+from agentcache.kernels.rotate import rotate_keys
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("neox", [True, False])
+def test_every_way_gives_the_same_keys(dtype: torch.dtype, neox: bool) -> None:
+    torch.manual_seed(0)
+    entries = [torch.randn(2, 3, n, 2, 16).to(dtype) for n in (5, 1, 1500)]
+    parts = [entries[0][:, :, 1:4], entries[1], entries[2]]  # a span may be a part of its entry
+    count = sum(part.shape[2] for part in parts)
+    angle = torch.randn(count, 1, 8) * 50
+    angle[:3] = 0
+    cos, sin = angle.cos(), angle.sin()
+    move = choose(torch.device("cpu"), dtype, 16, 16, neox)
+    fast = [(keys.clone(), values.clone()) for keys, values in move(parts, cos, sin)]
+    general = list(_with_torch(parts, cos, sin, neox))
+    assert len(fast) == len(general) == 3
+    for layer, ((keys, values), (expected_keys, expected_values)) in enumerate(
+        zip(fast, general, strict=True)
+    ):
+        torch.testing.assert_close(keys, expected_keys, rtol=2**-7, atol=1e-5)
+        assert (keys != expected_keys).float().mean() < 1e-3
+        assert torch.equal(values, expected_values)
+        assert torch.equal(keys[:3], parts[0][0, layer]), "what does not move keeps every bit"
+        whole = rotate_keys(torch.cat([part[0, layer] for part in parts]), cos, sin, neox=neox)
+        torch.testing.assert_close(keys, whole, rtol=2**-7, atol=1e-5)
