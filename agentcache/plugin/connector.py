@@ -16,6 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
+from agentcache.errors import AgentCacheError
 from agentcache.plugin import process
 from agentcache.plugin.messages import StepMetadata, WorkerReport
 from agentcache.plugin.support import engine_facts, layout_of, why_unsupported
@@ -57,11 +58,17 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: WorkerHalf | None = None
         model, store = "", None
         if not unsupported:
-            model = fingerprint(vllm_config.model_config.model, **engine_facts(vllm_config, kv_cache_config))
-            store = process.shared_store(settings, model, layout_of(kv_cache_config))
+            try:
+                model = fingerprint(
+                    vllm_config.model_config.model, **engine_facts(vllm_config, kv_cache_config)
+                )
+                store = process.shared_store(settings, model, layout_of(kv_cache_config))
+            except AgentCacheError as error:  # an engine without a store still serves
+                unsupported = f"no entry store: {error}"
         if role == KVConnectorRole.WORKER:
             self._worker = WorkerHalf(model, store, kv_cache_config.num_blocks, page_size, unsupported)
             process.WORKER = self._worker
+            process.on_evict(self._worker.note_evicted)
         elif role == KVConnectorRole.SCHEDULER:
             # Not before the worker exists: the matcher imports numba, and vLLM's CPU worker walks the globals of all
             # loaded modules when it starts, where one of llvmlite's objects makes it fail (0.32.0).

@@ -87,7 +87,7 @@ class SchedulerHalf:
         try:
             wish = read_wish(request.kv_transfer_params, request.cache_salt, self.settings)
             fallback = ""
-        except BadRequest as error:
+        except (BadRequest, TypeError, ValueError, AttributeError) as error:
             wish = read_wish(None, request.cache_salt, self.settings)
             wish = Wish("exact", wish.salt, wish.policy, explicit=True)
             fallback = f"bad parameters: {error}"
@@ -218,8 +218,7 @@ class SchedulerHalf:
             computed = live.request.num_computed_tokens + scheduled
             while live.to_store and live.to_store[0].position + live.to_store[0].num_tokens <= computed:
                 info = live.to_store.popleft()
-                if info.id not in self._known:
-                    metadata.stores.append(StoreOp(request_id, self._pages(request_id), info))
+                metadata.stores.append(StoreOp(request_id, self._pages(request_id), info))
 
     def _pages(self, request_id: str) -> tuple[int, ...]:
         assert self.cache_manager is not None
@@ -235,6 +234,7 @@ class SchedulerHalf:
     def report(self, report: WorkerReport) -> None:
         """What the worker half did in a step."""
         self.forget(report.lost)
+        self._drop_evicted()  # before what was lost and has been computed again is learned again
         for info in report.stored:
             self.learn(info)
         for request_id, blended in report.blended.items():
@@ -249,7 +249,7 @@ class SchedulerHalf:
         if live is None:
             return None
         record = self._record(live)
-        if not live.wish.cuts:
+        if live.admitted and not live.wish.cuts:
             self._finished.append(record)
         if not live.wish.explicit:
             return None

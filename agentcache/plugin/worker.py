@@ -45,6 +45,7 @@ class WorkerHalf:
         self._executor: BlendExecutor | None = None
         self._report = WorkerReport()
         self._invalid_pages: set[int] = set()
+        self._evicted: deque[str] = deque()
         self._prefetcher = ThreadPoolExecutor(1, thread_name_prefix="agentcache-prefetch")
 
     def attach(self, runner: Any, layer_names: list[str]) -> None:
@@ -113,13 +114,24 @@ class WorkerHalf:
             return
         import torch
 
-        where = torch.arange(op.info.position, op.info.position + op.info.num_tokens)
-        self.store.put(op.info, self._paged.read(self._paged.slots(op.pages, where)))
+        if not self.store.contains(op.info.id):
+            where = torch.arange(op.info.position, op.info.position + op.info.num_tokens)
+            self.store.put(op.info, self._paged.read(self._paged.slots(op.pages, where)))
+            if not self.store.contains(op.info.id):
+                return  # no room for it now; the store has counted why
         self._report.stored.append(op.info)
+
+    def note_evicted(self, entry_ids: list[str]) -> None:
+        """The store has dropped entries; may be called from any thread."""
+        self._evicted.extend(entry_ids)
 
     def take_report(self) -> WorkerReport | None:
         """What happened since the last call; None if nothing did."""
         report, self._report = self._report, WorkerReport()
+        while self._evicted:
+            report.lost.append(self._evicted.popleft())
+        stored = {info.id for info in report.stored}
+        report.lost = [entry for entry in report.lost if entry not in stored or not self._has(entry)]
         self.reasons.update(report.reasons)
         return report or None
 
@@ -139,6 +151,9 @@ class WorkerHalf:
         gone = set(missing)
         self._prefetcher.submit(self._prefetch, self.store, [one for one in entry_ids if one not in gone])
         return missing
+
+    def _has(self, entry: str) -> bool:
+        return self.store is not None and self.store.contains(entry)
 
     def _prefetch(self, store: EntryStore, entry_ids: list[str]) -> None:
         for entry in entry_ids:
