@@ -1,6 +1,8 @@
 """Run by test_breaker.py: an engine whose blending, or matching, fails. Prints what happened as JSON.
 
-python -m tests.engine.broken_engine MODEL_FOLDER STORE_DIR execute|match
+python -m tests.engine.broken_engine MODEL_FOLDER STORE_DIR execute|match|store
+
+`store` breaks nothing here: STORE_DIR is one that cannot be opened.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def main(model: str, store_dir: str, what: str) -> None:
     exact, _ = ask(prompt, mode="exact")
     if what == "execute":
         BlendExecutor.execute = fail  # type: ignore[method-assign, assignment]
-    else:
+    elif what == "match":
         from agentcache.match import Matcher
 
         Matcher.match = fail  # type: ignore[method-assign, assignment]

@@ -13,8 +13,19 @@ pytestmark = pytest.mark.engine
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("what", ["execute", "match"])
-def test_a_failure_becomes_a_normal_prefill(what: str, model_folder: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("execute", "blending paused: RuntimeError: injected"),
+        ("match", "blending paused: RuntimeError: injected"),
+        ("store", "no entry store: "),
+    ],
+)
+def test_a_failure_becomes_a_normal_prefill(
+    what: str, reason: str, model_folder: str, tmp_path: Path
+) -> None:
+    if what == "store":
+        (tmp_path / "store").write_text("a file where the store's folder should be")
     done = subprocess.run(
         [sys.executable, "-m", "tests.engine.broken_engine", model_folder, str(tmp_path / "store"), what],
         cwd=ROOT,
@@ -27,5 +38,5 @@ def test_a_failure_becomes_a_normal_prefill(what: str, model_folder: str, tmp_pa
     happened = json.loads(done.stdout.strip().splitlines()[-1])
     assert happened["first"], "the request that met the failure is answered as vLLM would"
     assert happened["second"]
-    assert happened["fallback"].startswith("blending paused: RuntimeError: injected")
+    assert happened["fallback"].startswith(reason)
     assert sum(happened["fallbacks"].values()) >= 1
