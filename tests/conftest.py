@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from agentcache import paths
 from tests.engine.serving import encode, plain, prompts, server, texts
 
 __all__ = ["encode", "plain", "prompts", "server", "texts"]  # one server for the whole session
+
+# A shell that starts a command in the background has it ignore Ctrl-C, and all that it starts; tests send Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MODEL = "smollm2-135m"
 MODELS_HOME = paths.home()  # the user's own cache: a model is pulled once a machine, not once a run
