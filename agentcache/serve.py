@@ -39,7 +39,6 @@ class ServeOptions:
     port: int = DEFAULT_PORT
     kv_gib: int = 2
     settings: EngineSettings = field(default_factory=EngineSettings)
-    warm: bool = True
     extra: tuple[str, ...] = ()
 
 

@@ -43,7 +43,7 @@ def demo(
     from agentcache.settings import EngineSettings
 
     console = Console()
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     with progress_shown(model) as shown:
         folder = resolve(model, shown)
     options = ServeOptions(
@@ -125,7 +125,3 @@ def _print_summary(say: Any, result: dict[str, Any]) -> None:
         f"{result['ttft_ratio']:.1f} times faster; first token the same in "
         f"{result['first_token_agreement']:.0%}, mean KL {result['mean_kl']:.4f}"
     )
-
-
-def _as_interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

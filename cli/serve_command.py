@@ -53,10 +53,9 @@ def serve(
         port=port,
         kv_gib=kv_space,
         settings=settings,
-        warm=warm,
         extra=split_extra(context.args),
     )
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     with Server(options, typer.echo, typer.echo if verbose else None) as server:
         typer.echo(f"engine: starting {model} on port {server.engine.port} (about half a minute)")
         server.wait_ready()
@@ -67,7 +66,3 @@ def serve(
         if warm:
             server.start_background()
         server.wait_ended()
-
-
-def _as_interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,16 +58,13 @@ class SchedulerHalf:
         self._live: dict[str, _Live] = {}
         self._loads: list[LoadOp] = []
         self._finished: list[RequestRecord] = []
-        self._known: set[str] = set()
         self._evicted: deque[str] = deque()
 
     # entries
 
     def learn(self, info: EntryInfo) -> None:
         """An entry can be read from now on."""
-        if info.id not in self._known:
-            self._known.add(info.id)
-            self.matcher.add(info)
+        self.matcher.add(info)
 
     def forget(self, entry_ids: list[str]) -> None:
         """Entries are gone. Takes effect before the next match."""
@@ -75,10 +72,7 @@ class SchedulerHalf:
 
     def _drop_evicted(self) -> None:
         while self._evicted:
-            gone = self._evicted.popleft()
-            if gone in self._known:
-                self._known.discard(gone)
-                self.matcher.remove(gone)
+            self.matcher.remove(self._evicted.popleft())
 
     # requests
 
@@ -292,15 +286,7 @@ def _count_inside(plan: Plan, prompt: int) -> int:
 
 
 def _public(record: RequestRecord) -> dict[str, Any]:
-    return {
-        "mode": record.mode,
-        "prompt_tokens": record.prompt_tokens,
-        "prefix_hit_tokens": record.prefix_hit_tokens,
-        "reused_tokens": record.reused_tokens,
-        "recomputed_tokens": record.recomputed_tokens,
-        "computed_tokens": record.computed_tokens,
-        "spans": record.spans,
-        "fallback": record.fallback,
-        "load_s": record.load_s,
-        "recompute_s": record.recompute_s,
-    }
+    """What the request's own client is told."""
+    fields = asdict(record)
+    del fields["request_id"], fields["finished_at"]
+    return fields
