@@ -243,7 +243,9 @@ def warm_up() -> None:
     matcher.add(EntryInfo("body", "", context, "head", 40, body))
     for number in range(2000):
         matcher.add(EntryInfo(str(number), "", EMPTY_CONTEXT, "", 0, as_tokens([number] * MIN_SPAN)))
-    entries.put_units(matcher._index, 0, -1, False)  # called where the table grows, which chance decides: no unit here
+    entries.put_units(
+        matcher._index, 0, -1, False
+    )  # called where the table grows, which chance decides: no unit here
     prompt = np.concatenate([head, body])
     matcher.match(prompt)
     matcher.remove("head")
