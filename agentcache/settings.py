@@ -20,7 +20,7 @@ class EngineSettings:
     mode: what a request gets that does not ask: `fast` (blend) or `exact` (plain vLLM)
     store_dir: root of the entry store
     ram_bytes, disk_bytes: budgets of the store's tiers
-    strategy, boundary_tokens: which tokens of a reused span are recomputed (see agentcache.plan)
+    strategy, boundary_tokens, budget: which tokens of a reused span are recomputed (see agentcache.plan)
     min_saved_tokens: a run of adjoining spans that saves fewer tokens is not reused
     tail_tokens: a shorter tail is computed together with the recomputed tokens, in one pass instead of two
     """
@@ -31,6 +31,7 @@ class EngineSettings:
     disk_bytes: int = 20 * GIB
     strategy: str = "boundary"
     boundary_tokens: int = 16
+    budget: float | None = None
     min_saved_tokens: int = 32
     tail_tokens: int = 256
 

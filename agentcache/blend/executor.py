@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from vllm.forward_context import set_forward_context
 
+from agentcache.blend.forward import NoLayers, PagedForward
 from agentcache.blend.move import choose
 from agentcache.blend.pages import PagedKV
+from agentcache.blend.ranks import agree_on_lost
 from agentcache.blend.rope import KeyShift
-from agentcache.blend.virtual import VirtualBatch
+from agentcache.blend.scores import deviation, tail_scores
 from agentcache.entry import Tokens
-from agentcache.plan import runs, split
+from agentcache.plan import reused_positions, top_up
 from agentcache.plan.types import Plan, Positions, Span
 
 ReadEntry = Callable[[str], torch.Tensor]
@@ -25,10 +26,16 @@ ReadEntry = Callable[[str], torch.Tensor]
 
 @dataclass(slots=True)
 class BlendResult:
-    """What one plan took. lost: entry id to why it could not be read; holes: its tokens, computed instead."""
+    """What one plan took.
+
+    lost: entry id to why it could not be read; holes: its tokens, computed instead
+    topped_up: reused positions that were recomputed because of their scores; no_scores: why there were none
+    """
 
     lost: dict[str, str] = field(default_factory=dict)
     holes: int = 0
+    topped_up: int = 0
+    no_scores: str = ""
     load_s: float = 0.0
     compute_s: float = 0.0
 
@@ -36,48 +43,55 @@ class BlendResult:
 class BlendExecutor:
     """Runs plans on one worker, with the model runner's own layers.
 
-    runner: vLLM's model runner (V1 or V2); read: the entry store; unreadable: exceptions that mean a lost entry
-    max_tokens: longest piece of recomputed tokens in one forward (vLLM's own batch limit)
+    read: the entry store; unreadable: exceptions that mean a lost entry
     """
 
     def __init__(
         self,
-        runner: Any,
+        forward: PagedForward,
         paged: PagedKV,
         shift: KeyShift,
         read: ReadEntry,
         unreadable: tuple[type[Exception], ...],
-        max_tokens: int,
     ) -> None:
-        self._runner = runner
+        self._forward = forward
         self._paged = paged
         self._shift = shift
         self._read = read
         self._unreadable = unreadable
-        self._max_tokens = max_tokens
-        self._batch = VirtualBatch(runner)
         self._move = choose(paged.device, paged.dtype, paged.head_dim, shift.rotary_dim, shift.neox)
 
     @torch.inference_mode()
-    def execute(self, plan: Plan, tokens: Tokens, pages: Sequence[int]) -> BlendResult:
+    def execute(
+        self,
+        plan: Plan,
+        tokens: Tokens,
+        pages: Sequence[int],
+        strategy: str = "boundary",
+        budget: float = 0.0,
+    ) -> BlendResult:
         """Fill positions [plan.start, plan.stop) of the request that owns `pages`.
 
-        Positions before plan.start must hold valid K/V; nothing outside the interval is written.
+        Positions before plan.start must hold valid K/V; nothing behind plan.stop is kept valid.
+        strategy, budget: how reused positions are scored (`STRATEGIES`), and the share of the matched tokens that may
+        be recomputed in all; strategies without scores recompute what the plan says.
         """
         result = BlendResult()
         began = time.perf_counter()
         found: list[tuple[Span, torch.Tensor]] = []
-        lost: list[Span] = []
         for span in plan.spans:
             try:
                 found.append((span, self._read(span.entry)))
             except self._unreadable as error:
                 result.lost[span.entry] = type(error).__name__
-                lost.append(span)
+        gone = agree_on_lost([span.entry in result.lost for span in plan.spans])
+        lost = [span for span, missing in zip(plan.spans, gone, strict=True) if missing]
         if found:
             self._place(found, pages)
         loaded = time.perf_counter()
-        self._recompute(with_holes(plan.recompute, lost), tokens, pages)
+        plan = replace(plan, recompute=with_holes(plan.recompute, lost))
+        positions = self._topped_up(plan, tokens, pages, strategy, budget, result)
+        self._forward.run(positions, tokens, pages)
         result.holes = sum(span.length for span in lost)
         result.load_s, result.compute_s = loaded - began, time.perf_counter() - loaded
         return result
@@ -93,26 +107,30 @@ class BlendExecutor:
         for layer, (keys, values) in enumerate(self._move(parts, cos, sin)):
             paged.write(layer, keys, values, slots)
 
-    def _recompute(self, positions: Positions, tokens: Tokens, pages: Sequence[int]) -> None:
-        block_table = self._paged.block_table(pages)
-        for piece in split(runs(positions), self._max_tokens):
-            where = torch.from_numpy(np.concatenate([np.arange(a, b) for a, b in piece]))
-            slots = self._paged.slots(pages, where)
-            per_layer, slot_mapping = self._batch.metadata(piece, block_table, slots)
-            ids = torch.from_numpy(tokens)[where].to(self._paged.device)
-            with set_forward_context(
-                per_layer,
-                self._runner.vllm_config,
-                num_tokens=len(where),
-                slot_mapping=slot_mapping,
-                skip_compiled=False,
-            ):
-                self._runner.get_model()(
-                    input_ids=ids,
-                    positions=where.to(self._paged.device),
-                    intermediate_tensors=None,
-                    inputs_embeds=None,
-                )
+    def _topped_up(
+        self,
+        plan: Plan,
+        tokens: Tokens,
+        pages: Sequence[int],
+        strategy: str,
+        budget: float,
+        result: BlendResult,
+    ) -> Positions:
+        """The positions to recompute, those chosen by scores included."""
+        score = _SCORES.get(strategy)
+        if score is None or not len(reused_positions(plan)):
+            return plan.recompute
+        try:
+            scores = score(self._forward, self._paged, plan, tokens, pages)
+        except NoLayers as error:
+            result.no_scores = str(error)
+            return plan.recompute
+        topped = top_up(plan, scores, budget).recompute
+        result.topped_up = len(topped) - len(plan.recompute)
+        return topped
+
+
+_SCORES: dict[str, Any] = {"deviation": deviation, "boundary+tail": tail_scores}
 
 
 def with_holes(positions: Positions, lost: Sequence[Span]) -> Positions:

@@ -83,6 +83,19 @@ class PagedKV:
             out[:, index] = gather_tokens(layer.kv_cache, self._layout, slots)
         return out
 
+    def read_layer(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        """K and V of some tokens of one layer: [2, n, H, D] in the pages' dtype, on the pages' device, a copy."""
+        return gather_tokens(self._layers[layer].kv_cache, self._layout, slots)
+
+    def attention(self, layer: int) -> torch.nn.Module:
+        """vLLM's attention module of a layer."""
+        module: torch.nn.Module = self._layers[layer]
+        return module
+
+    def scale(self, layer: int) -> float:
+        """What a layer's attention multiplies the products of queries and keys by."""
+        return float(self._layers[layer].impl.scale)
+
     def _learn_layout(self, scratch: int) -> torch.Tensor:
         """Use one page, restored afterwards, to learn where the backend puts K and V. Before any request runs."""
         layer = self._layers[0]

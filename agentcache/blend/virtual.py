@@ -38,11 +38,11 @@ class VirtualBatch:
         self._device = runner.device
 
     def metadata(
-        self, runs: Runs, block_table: torch.Tensor, slots: torch.Tensor
+        self, runs: Runs, block_tables: torch.Tensor, slots: torch.Tensor
     ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """Per-layer attention metadata and slot mapping for one forward over `runs`.
 
-        block_table: int32 [pages], the request's page ids; slots: int64 [tokens], one a recomputed token.
+        block_tables: int32 [runs, pages], page ids of the request each run is of; slots: int64 [tokens], one a token.
         """
         num_rows = len(runs)
         query_lens = torch.from_numpy((runs[:, 1] - runs[:, 0]).astype(np.int32))
@@ -57,7 +57,7 @@ class VirtualBatch:
             num_actual_tokens=len(slots),
             max_query_len=int(query_lens.max()),
             max_seq_len=int(seq_lens_cpu.max()),
-            block_table_tensor=block_table[None].expand(num_rows, -1).contiguous(),
+            block_table_tensor=block_tables,
             slot_mapping=slots,
             causal=True,
             is_prefilling=torch.ones(num_rows, dtype=torch.bool),

@@ -15,12 +15,15 @@ class LoadOp:
     """Fill the pages of one request for the positions [plan.start, plan.stop), before the step's forward.
 
     tokens: prompt token ids, int32 [>= plan.stop]; pages: the request's page ids from position 0 on
+    strategy, budget: how the worker chooses further positions by scores, see `agentcache.plan`
     """
 
     request_id: str
     tokens: Tokens
     pages: tuple[int, ...]
     plan: Plan
+    strategy: str = "boundary"
+    budget: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,14 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class Blended:
-    """What one load took. holes: reused tokens that were computed instead, because their entry was lost."""
+    """What one load took.
+
+    holes: reused tokens that were computed instead, because their entry was lost
+    topped_up: reused tokens that were recomputed because of their scores
+    """
 
     holes: int
+    topped_up: int
     load_s: float
     recompute_s: float
 
@@ -101,6 +109,7 @@ class WorkerReport(KVConnectorWorkerMetadata):
             ours = blended.get(request_id, their)
             blended[request_id] = Blended(
                 max(ours.holes, their.holes),
+                max(ours.topped_up, their.topped_up),
                 max(ours.load_s, their.load_s),
                 max(ours.recompute_s, their.recompute_s),
             )

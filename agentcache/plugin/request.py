@@ -1,6 +1,6 @@
 """What one request asks of agentcache, read from its `kv_transfer_params`.
 
-    {"agentcache": {"mode": "fast" | "exact", "strategy": NAME, "boundary_tokens": N}}
+    {"agentcache": {"mode": "fast" | "exact", "strategy": NAME, "boundary_tokens": N, "budget": SHARE}}
     {"agentcache": {"store": {"cuts": [0, 120, 431], "domain": "index"}}}          the warm worker's
 
 `cuts` are token offsets in the prompt, ascending: every interval between two of them becomes one entry, behind all
@@ -11,7 +11,7 @@ default, is seen by requests with the same `cache_salt` (or the same lack of one
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +20,8 @@ from agentcache.plan import RecomputePolicy
 from agentcache.settings import EngineSettings, Mode
 
 PARAM = "agentcache"
+_POLICY = ("strategy", "boundary_tokens", "budget", "min_saved_tokens", "tail_tokens")
+"""What of a `RecomputePolicy` a request, and the settings, can name."""
 EXACT_SALT = "agentcache:exact:"
 """Prefix of the page namespace in which no page is ever blended."""
 
@@ -61,17 +63,12 @@ class Wish:
 def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: EngineSettings) -> Wish:
     """The wish of a request. Raises BadRequest."""
     given = (params or {}).get(PARAM)
-    policy = RecomputePolicy(
-        strategy=settings.strategy,
-        boundary_tokens=settings.boundary_tokens,
-        min_saved_tokens=settings.min_saved_tokens,
-        tail_tokens=settings.tail_tokens,
-    )
+    policy = RecomputePolicy(**{name: getattr(settings, name) for name in _POLICY})
     if given is None:
         return Wish(settings.mode, salt or "", policy)
     if not isinstance(given, Mapping):
         raise BadRequest("agentcache parameters must be an object")
-    unknown = set(given) - {"mode", "strategy", "boundary_tokens", "min_saved_tokens", "tail_tokens", "store"}
+    unknown = set(given) - {"mode", "store", *_POLICY}
     if unknown:
         raise BadRequest(f"unknown agentcache parameter {min(unknown)!r}")
     mode = given.get("mode", settings.mode)
@@ -80,12 +77,7 @@ def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: Engi
     cuts = _cuts(given["store"]) if "store" in given else ()
     domain = _domain(given["store"], salt or "") if cuts else INDEX_DOMAIN
     try:
-        policy = RecomputePolicy(
-            strategy=given.get("strategy", policy.strategy),
-            boundary_tokens=given.get("boundary_tokens", policy.boundary_tokens),
-            min_saved_tokens=given.get("min_saved_tokens", policy.min_saved_tokens),
-            tail_tokens=given.get("tail_tokens", policy.tail_tokens),
-        )
+        policy = replace(policy, **{name: given[name] for name in _POLICY if name in given})
     except (TypeError, ValueError) as error:
         raise BadRequest(str(error)) from error
     return Wish("exact" if cuts else mode, salt or "", policy, cuts, domain, explicit=True)

@@ -37,7 +37,7 @@ class _Live:
     candidate: Plan | None = None
     prefix_hit: int = 0
     admitted: bool = False
-    blended: Blended = field(default_factory=lambda: Blended(0, 0.0, 0.0))
+    blended: Blended = field(default_factory=lambda: Blended(0, 0, 0.0, 0.0))
     to_store: deque[EntryInfo] = field(default_factory=deque)
 
 
@@ -194,7 +194,11 @@ class SchedulerHalf:
             # Whatever was claimed must be filled: without a plan for it, by computing all of it.
             stop = start + num_external
             live.plan = Plan(start, stop, (), np.arange(start, stop, dtype=np.int64))
-        self._loads.append(LoadOp(request.request_id, as_tokens(request.all_token_ids), pages, live.plan))
+        policy = live.wish.policy
+        tokens = as_tokens(request.all_token_ids)
+        self._loads.append(
+            LoadOp(request.request_id, tokens, pages, live.plan, policy.strategy, policy.budget or 0.0)
+        )
 
     def take_loads(self) -> StepMetadata:
         """What has been admitted and finished since the last step."""
@@ -258,6 +262,8 @@ class SchedulerHalf:
             recomputed = inside
             reused = sum(max(0, min(span.stop, prompt) - span.start) for span in live.plan.spans) - recomputed
             reused -= min(reused, live.blended.holes)
+            topped_up = min(reused, live.blended.topped_up)
+            reused, recomputed = reused - topped_up, recomputed + topped_up
         return RequestRecord(
             request_id=live.request.request_id,
             mode=live.wish.mode,

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from agentcache.blend.executor import BlendExecutor
+from agentcache.blend.forward import PagedForward
 from agentcache.blend.pages import PagedKV, UnsupportedPages
 from agentcache.blend.rope import KeyShift, UnsupportedPositions
 from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
@@ -62,12 +63,11 @@ class WorkerHalf:
             self._give_up(str(error))
             return
         self._executor = BlendExecutor(
-            runner,
+            PagedForward(runner, self._paged, runner.vllm_config.scheduler_config.max_num_batched_tokens),
             self._paged,
             shift,
             self.store.read,
             (EntryMissing, EntryCorrupt),
-            runner.vllm_config.scheduler_config.max_num_batched_tokens,
         )
         self.unsupported = ""
 
@@ -82,7 +82,7 @@ class WorkerHalf:
         try:
             if self._executor is None:
                 raise RuntimeError(self.unsupported)
-            result = self._executor.execute(op.plan, op.tokens, op.pages)
+            result = self._executor.execute(op.plan, op.tokens, op.pages, op.strategy, op.budget)
         except Exception as error:
             # The pages hold nothing valid: vLLM is told to compute them itself, and blending pauses.
             first = op.plan.start // self._page_size
@@ -98,7 +98,12 @@ class WorkerHalf:
             self._report.lost.append(entry)
             name = {"EntryMissing": "entry missing", "EntryCorrupt": "entry corrupt"}[reason]
             self._report.reasons[name] = self._report.reasons.get(name, 0) + 1
-        self._report.blended[op.request_id] = Blended(result.holes, result.load_s, result.compute_s)
+        if result.no_scores:
+            name = f"no scores: {result.no_scores}"
+            self._report.reasons[name] = self._report.reasons.get(name, 0) + 1
+        self._report.blended[op.request_id] = Blended(
+            result.holes, result.topped_up, result.load_s, result.compute_s
+        )
 
     def save(self, metadata: StepMetadata) -> None:
         """Execute the step's stores: read the pages now, write entries in the background."""

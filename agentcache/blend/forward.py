@@ -1,0 +1,127 @@
+"""The model's own layers over virtual requests: the only place where the plug-in calls the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.forward_context import set_forward_context
+
+from agentcache.blend.pages import PagedKV
+from agentcache.blend.virtual import VirtualBatch
+from agentcache.entry import Tokens
+from agentcache.plan import Positions, runs, split
+
+
+class NoLayers(Exception):
+    """The model cannot be run for its first layers alone; the message is a counted reason."""
+
+
+class PagedForward:
+    """Computes chosen positions of a prompt over its pages: reads K/V of all positions before them, writes theirs.
+
+    runner: vLLM's model runner (V1 or V2)
+    max_tokens: longest piece in one forward (vLLM's own batch limit)
+    """
+
+    def __init__(self, runner: Any, paged: PagedKV, max_tokens: int) -> None:
+        self._runner = runner
+        self._paged = paged
+        self._max_tokens = max_tokens
+        self._batch = VirtualBatch(runner)
+        self._layered = _layered(runner.get_model())
+
+    @property
+    def model(self) -> torch.nn.Module:
+        model: torch.nn.Module = self._runner.get_model()
+        return model
+
+    def run(
+        self, positions: Positions, tokens: Tokens, pages: Sequence[int], first_layers: int | None = None
+    ) -> torch.Tensor:
+        """Compute `positions` (ascending); `tokens` are the prompt's from position 0 on, `pages` its pages.
+
+        first_layers: stop behind so many layers; K/V of the later ones stay as they are. Raises NoLayers.
+        Returns the last computed layer's output behind the final norm: [n, E].
+        """
+        if not len(positions):
+            return torch.empty(0, 0)
+        block_table = self._paged.block_table(pages)[None]
+        hidden: list[torch.Tensor] = []
+        for piece in split(runs(positions), self._max_tokens):
+            where = torch.from_numpy(np.concatenate([np.arange(a, b) for a, b in piece]))
+            slots = self._paged.slots(pages, where)
+            tables = block_table.expand(len(piece), -1).contiguous()
+            per_layer, slot_mapping = self._batch.metadata(piece, tables, slots)
+            ids = torch.from_numpy(tokens)[where]
+            hidden.append(self._forward(ids, where, per_layer, slot_mapping, first_layers))
+        return torch.cat(hidden) if len(hidden) != 1 else hidden[0]
+
+    def step(self, position: int, tokens: Sequence[int], pages: Sequence[Sequence[int]]) -> torch.Tensor:
+        """One token at the same position of several prompts, as in a decode step: [len(tokens), E]."""
+        rows = np.repeat(np.array([[position, position + 1]], np.int32), len(tokens), axis=0)
+        where = torch.full((len(tokens),), position, dtype=torch.int64)
+        slots = torch.cat([self._paged.slots(own, where[:1]) for own in pages])
+        tables = torch.stack([self._paged.block_table(own) for own in pages])
+        per_layer, slot_mapping = self._batch.metadata(rows, tables, slots)
+        return self._forward(torch.tensor(tokens), where, per_layer, slot_mapping, None)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Over the whole vocabulary, float32 [n, V], of what `run` or `step` returned."""
+        logits: torch.Tensor = self.model.compute_logits(hidden)  # type: ignore[operator]
+        return logits.float()
+
+    def _forward(
+        self,
+        ids: torch.Tensor,
+        where: torch.Tensor,
+        per_layer: dict[str, Any],
+        slot_mapping: dict[str, torch.Tensor],
+        first_layers: int | None,
+    ) -> torch.Tensor:
+        device = self._paged.device
+        with (
+            set_forward_context(
+                per_layer,
+                self._runner.vllm_config,
+                num_tokens=len(where),
+                slot_mapping=slot_mapping,
+                skip_compiled=first_layers is not None,  # compiled for all layers
+            ),
+            self._only(first_layers),
+        ):
+            hidden: Any = self.model(
+                input_ids=ids.to(device),
+                positions=where.to(device),
+                intermediate_tensors=None,
+                inputs_embeds=None,
+            )
+        last: torch.Tensor = hidden[0] if isinstance(hidden, tuple) else hidden
+        return last
+
+    @contextmanager
+    def _only(self, first_layers: int | None) -> Iterator[None]:
+        """Make the model end behind `first_layers`, by what pipeline parallelism ends a stage with."""
+        if first_layers is None:
+            yield
+            return
+        if self._layered is None:
+            raise NoLayers("this model's layers cannot be run apart")
+        inner: Any = self._layered
+        last = inner.end_layer
+        inner.end_layer = first_layers
+        try:
+            yield
+        finally:
+            inner.end_layer = last
+
+
+def _layered(model: torch.nn.Module) -> torch.nn.Module | None:
+    """The module whose forward runs `layers[start_layer:end_layer]`, which every pipeline-capable model has."""
+    for module in model.modules():
+        if all(hasattr(module, name) for name in ("layers", "start_layer", "end_layer")):
+            return module
+    return None
