@@ -59,7 +59,7 @@ class BlendExecutor:
         self._shift = shift
         self._read = read
         self._unreadable = unreadable
-        self._move = choose(paged.device, paged.dtype, paged.head_dim, shift.rotary_dim, shift.neox)
+        self._move = choose(paged.device, paged.dtype, paged.head_dim, shift)
 
     @torch.inference_mode()
     def execute(
@@ -104,8 +104,16 @@ class BlendExecutor:
         cos, sin = (side.to(device) for side in self._shift.cos_sin(old, new))
         slots = paged.slots(pages, new)
         parts = [entry[:, :, span.offset : span.offset + span.length].to(device) for span, entry in found]
-        for layer, (keys, values) in enumerate(self._move(parts, cos, sin)):
-            paged.write(layer, keys, values, slots)
+        if not paged.direct:
+            for layer, (keys, values) in enumerate(self._move(parts, cos, sin)):
+                paged.write(layer, keys, values, slots)
+            return
+        first, neox = self._shift.first, self._shift.neox
+        stops = np.cumsum([span.length for span, _ in found]).tolist()
+        for layer in range(paged.num_layers):
+            for (span, _), kv, stop in zip(found, parts, stops, strict=True):
+                own = slice(stop - span.length, stop)
+                paged.place(layer, kv[:, layer], cos[own], sin[own], slots[own], neox=neox, first=first)
 
     def _topped_up(
         self,

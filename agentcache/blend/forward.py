@@ -40,11 +40,17 @@ class PagedForward:
         return model
 
     def run(
-        self, positions: Positions, tokens: Tokens, pages: Sequence[int], first_layers: int | None = None
+        self,
+        positions: Positions,
+        tokens: Tokens,
+        pages: Sequence[int],
+        first_layers: int | None = None,
+        distance: int = 0,
     ) -> torch.Tensor:
         """Compute `positions` (ascending); `tokens` are the prompt's from position 0 on, `pages` its pages.
 
         first_layers: stop behind so many layers; K/V of the later ones stay as they are. Raises NoLayers.
+        distance: the model is told positions so much higher, as if the prompt began there
         Returns the last computed layer's output behind the final norm: [n, E].
         """
         if not len(positions):
@@ -57,7 +63,7 @@ class PagedForward:
             tables = block_table.expand(len(piece), -1).contiguous()
             per_layer, slot_mapping = self._batch.metadata(piece, tables, slots)
             ids = torch.from_numpy(tokens)[where]
-            hidden.append(self._forward(ids, where, per_layer, slot_mapping, first_layers))
+            hidden.append(self._forward(ids, where + distance, per_layer, slot_mapping, first_layers))
         return torch.cat(hidden) if len(hidden) != 1 else hidden[0]
 
     def step(self, position: int, tokens: Sequence[int], pages: Sequence[Sequence[int]]) -> torch.Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
+from agentcache.blend.rope import KeyShift
 from agentcache.kernels.rotate import rotate_keys
 
 MoveLayers = Callable[
@@ -21,28 +22,27 @@ _ROTATED_AT_ONCE = 1024
 """Tokens. On the CPU, float32 copies of so many keys of one layer fit the second-level cache."""
 
 
-def choose(
-    device: torch.device, dtype: torch.dtype, head_dim: int, rotary_dim: int, neox: bool
-) -> MoveLayers:
+def choose(device: torch.device, dtype: torch.dtype, head_dim: int, shift: KeyShift) -> MoveLayers:
     """The fastest way for these K/V."""
-    if device.type == "cpu" and dtype == torch.bfloat16 and neox and rotary_dim == head_dim:
+    whole = shift.neox and shift.rotary_dim == head_dim
+    if device.type == "cpu" and dtype == torch.bfloat16 and whole:
         move = _bf16_on_cpu
         tiny = torch.zeros(2, 1, 1, 1, head_dim, dtype=dtype)
         for _ in move([tiny], torch.ones(1, 1, head_dim // 2), torch.zeros(1, 1, head_dim // 2)):
             pass  # compiled now, not in the first request
         return move
-    return lambda parts, cos, sin: _with_torch(parts, cos, sin, neox)
+    return lambda parts, cos, sin: _with_torch(parts, cos, sin, shift.neox, shift.first)
 
 
 def _with_torch(
-    parts: Sequence[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor, neox: bool
+    parts: Sequence[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor, neox: bool, first: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     for layer in range(parts[0].shape[1]):
         keys = torch.cat([part[0, layer] for part in parts])
         moved = torch.empty_like(keys)
         for at in range(0, len(keys), _ROTATED_AT_ONCE):
             piece = slice(at, at + _ROTATED_AT_ONCE)
-            rotate_keys(keys[piece], cos[piece], sin[piece], neox=neox, out=moved[piece])
+            rotate_keys(keys[piece], cos[piece], sin[piece], neox=neox, first=first, out=moved[piece])
         yield moved, torch.cat([part[1, layer] for part in parts])
 
 

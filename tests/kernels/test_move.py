@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from agentcache.blend.move import _with_torch, choose
+from agentcache.blend.rope import KeyShift
 from agentcache.kernels.rotate import rotate_keys
 
 
@@ -20,9 +21,10 @@ def test_every_way_gives_the_same_keys(dtype: torch.dtype, neox: bool) -> None:
     angle = torch.randn(count, 1, 8) * 50
     angle[:3] = 0
     cos, sin = angle.cos(), angle.sin()
-    move = choose(torch.device("cpu"), dtype, 16, 16, neox)
+    shift = KeyShift(torch.zeros(1, 8, dtype=torch.complex64), neox)
+    move = choose(torch.device("cpu"), dtype, 16, shift)
     fast = [(keys.clone(), values.clone()) for keys, values in move(parts, cos, sin)]
-    general = list(_with_torch(parts, cos, sin, neox))
+    general = list(_with_torch(parts, cos, sin, neox, 0))
     assert len(fast) == len(general) == 3
     for layer, ((keys, values), (expected_keys, expected_values)) in enumerate(
         zip(fast, general, strict=True)

@@ -18,21 +18,25 @@ from agentcache.kernels.rotate import rotate_keys, rotate_keys_reference
     rotary=st.sampled_from([4, 8]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
     neox=st.booleans(),
+    at_end=st.booleans(),
     seed=st.integers(0, 2**31),
 )
 def test_the_fast_rotation_is_the_obvious_one(
-    n: int, heads: int, head_dim: int, rotary: int, dtype: torch.dtype, neox: bool, seed: int
+    n: int, heads: int, head_dim: int, rotary: int, dtype: torch.dtype, neox: bool, at_end: bool, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     keys = torch.randn(n, heads, head_dim, generator=generator).to(dtype)
     angle = torch.randn(n, 1, rotary // 2, generator=generator) * 100
     cos, sin = angle.cos(), angle.sin()
-    expected = rotate_keys_reference(keys, cos, sin, neox=neox)
+    first = head_dim - rotary if at_end else 0
+    expected = rotate_keys_reference(keys, cos, sin, neox=neox, first=first)
     out = torch.full_like(keys, float("nan"))
-    assert rotate_keys(keys, cos, sin, neox=neox, out=out) is out
+    assert rotate_keys(keys, cos, sin, neox=neox, first=first, out=out) is out
     tolerance = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}[dtype]
     torch.testing.assert_close(out, expected, atol=tolerance, rtol=tolerance)
-    assert torch.equal(out[..., rotary:], keys[..., rotary:]), "what is not rotary is copied"
+    untouched = torch.ones(head_dim, dtype=torch.bool)
+    untouched[first : first + rotary] = False
+    assert torch.equal(out[..., untouched], keys[..., untouched]), "what is not rotary is copied"
 
 
 @pytest.mark.parametrize("neox", [True, False])

@@ -1,0 +1,29 @@
+"""Reading K/V out of pages."""
+
+from __future__ import annotations
+
+import torch
+
+from agentcache.kernels.pages import PageLayout
+
+
+def gather_tokens(pages: torch.Tensor, layout: PageLayout, slots: torch.Tensor) -> torch.Tensor:
+    """K and V of some tokens of one layer.
+
+    pages: [num_pages, ...], the layer's cache, any strides; slots: int64 [n], page * page_size + offset
+    Returns [parts, n, H, D] in the pages' dtype, a copy. On CUDA a Triton kernel (`gather_gpu`).
+    """
+    if pages.is_cuda:
+        from agentcache.kernels.gather_gpu import gather
+
+        return gather(pages, layout, slots)
+    if not len(slots):
+        return pages.new_empty((layout.within.shape[0], 0, *layout.within.shape[2:]))
+    size = layout.page_size
+    flat = layout.flat(pages)
+    first, last = int(slots.min()) // size, int(slots.max()) // size
+    if last - first < 2 * (len(slots) // size + 2):  # close together: index once into a narrow window
+        flat, page_of = flat[first : last + 1], slots // size - first
+    else:
+        page_of = slots // size
+    return flat[page_of[None, :, None, None], layout.within[:, slots % size]]
