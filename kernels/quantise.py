@@ -16,6 +16,7 @@ head's vector spreads what is left of outliers over its components; it is its ow
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,10 +45,11 @@ class Quantised:
 
 def quantise_keys(x: torch.Tensor, bits: Bits, group: int) -> Quantised:
     """Codes with one scale and zero a channel for every `group` tokens; the last group may be shorter."""
-    pieces = [_scales(piece, -3, bits) for piece in x.float().split(group, dim=-3)]
+    n = x.shape[-3]
+    pieces = [_scales(x[..., start : start + group, :, :].float(), -3, bits) for start in range(0, n, group)]
     scale = torch.cat([scale for scale, _ in pieces], dim=-3)
     zero = torch.cat([zero for _, zero in pieces], dim=-3)
-    return _encode(x.float(), scale, zero, _of_token(x.shape[-3], group, x.device), bits)
+    return _encode(x.float(), scale, zero, _of_token(n, group, x.device), bits)
 
 
 def dequantise_keys(q: Quantised, group: int, dtype: torch.dtype) -> torch.Tensor:
@@ -83,7 +85,7 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
         first, second = pairs[:, :, 0], pairs[:, :, 1]
         x = torch.stack([first + second, first - second], dim=2).view(-1, size)
         half *= 2
-    return (x * size**-0.5).view(shape)
+    return (x / math.sqrt(size)).view(shape)
 
 
 def hadamard_size(dim: int) -> int:

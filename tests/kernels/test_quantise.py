@@ -101,3 +101,18 @@ def test_rotation_helps_outliers() -> None:
         q: Quantised = quantise_values(x, 4, rotate=rotate)
         errors.append(float((dequantise_values(q, torch.float32, rotate=rotate) - x).square().mean()))
     assert errors[1] < 0.6 * errors[0]
+
+
+@pytest.mark.parametrize("bits", [4, 8, "fp8"])
+@pytest.mark.parametrize("shape", [(3, 70, 2, 64), (1, 1, 1, 16), (2, 33, 3, 48), (1, 40, 2, 128)])
+def test_one_pass_reading_equals_the_reference(bits: Bits, shape: tuple[int, ...]) -> None:
+    from agentcache.kernels.quantise_cpu import keys_to_bf16, values_to_bf16
+
+    x, out = data(shape, 5), torch.empty(shape, dtype=torch.bfloat16)
+    q = quantise_keys(x, bits, 32)
+    keys_to_bf16(q, 32, out)
+    assert torch.equal(out, dequantise_keys(q, 32, torch.bfloat16))
+    q = quantise_values(x, bits, rotate=bits == 4)
+    values_to_bf16(q, out)
+    expected = dequantise_values(q, torch.float32, rotate=bits == 4)
+    assert torch.allclose(out.float(), expected, rtol=2**-8, atol=1e-5)
