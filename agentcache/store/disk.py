@@ -15,6 +15,7 @@ from agentcache.entry import EntryInfo
 from agentcache.errors import StoreError
 from agentcache.store.catalog import Catalog, Row, Victim
 from agentcache.store.clock import StoreClock
+from agentcache.store.codecs import RAW, Codec
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused, catalog_reason, reason_of
 from agentcache.store.evict import make_room
 from agentcache.store.files import read_file, write_file
@@ -44,9 +45,13 @@ class DiskTier:
         budget_bytes: int,
         policy: EvictionPolicy,
         errors: Counts,
+        codec: Codec = RAW,
     ) -> None:
-        """StoreError if the catalog is newer than this program, or knows the model with another layout."""
-        self._root, self._model, self._layout = root, model, layout
+        """codec: how entries are written
+
+        StoreError if the catalog is newer than this program, or knows the model with another layout.
+        """
+        self._root, self._model, self._layout, self._codec = root, model, layout, codec
         self._budget_bytes, self._policy, self._errors = budget_bytes, policy, errors
         self._counts = Counts()
         self._touches: dict[str, tuple[int, float]] = {}
@@ -184,7 +189,7 @@ class DiskTier:
         return catalog
 
     def _write(self, info: EntryInfo, kv: torch.Tensor, gone: list[Victim]) -> None:
-        buffers = encode(self._model, self._layout, info, kv)
+        buffers = encode(self._model, self._layout, info, kv, self._codec)
         size = sum(len(buffer) for buffer in buffers)
         if size > self._budget_bytes:
             raise WriteRefused("larger_than_disk_budget")

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from xxhash import xxh3_128
 
 from agentcache.entry import EntryInfo
 from agentcache.store.errors import EntryCorrupt
-from agentcache.store.format import PAGE, Head, decode_head, decode_tokens, header_bytes, kv_buffer
+from agentcache.store.format import PAGE, Head, buffer_of, decode_head, decode_tokens, header_bytes
 from agentcache.store.root import make_private, sync_folder
 
 if TYPE_CHECKING:
@@ -44,12 +43,10 @@ def read_file(path: Path) -> tuple[Head, EntryInfo, torch.Tensor]:
     """An entry with its K/V in a tensor of its own. EntryCorrupt, UnknownFormat, or OSError."""
     with _opened(path) as (fd, size):
         head = _read_head(fd, size)
-        kv = torch.empty(head.layout.shape(head.num_tokens), dtype=head.layout.dtype)
-        body = kv_buffer(kv)
-        _fill(fd, body, head.start)
-        if xxh3_128(body).hexdigest() != head.checksum:
-            raise EntryCorrupt(f"the K/V in {path.name} changed since it was written")
-        return head, _read_info(fd, head), kv
+        body = torch.empty(head.kv_bytes, dtype=torch.uint8)
+        _fill(fd, buffer_of(body), head.start)
+        info = _read_info(fd, head)
+        return head, info, head.decode(body)
 
 
 def read_info(path: Path) -> tuple[Head, EntryInfo]:

@@ -2,12 +2,13 @@
 
     [0, 8)              length of the JSON header, little endian
     [8, start)          JSON header, padded with spaces so that `start` is a multiple of 4096
-    [start, start+k)    "kv"      [parts, layers, tokens, heads, head_dim]
+    [start, start+k)    what the codec made of the K/V; "raw": "kv" [parts, layers, tokens, heads, head_dim]
     [start+k, end)      "tokens"  int32 [tokens]
 
-Two checksums (xxh3_128) stand in the header's metadata: `checksum` covers "kv", `head` covers the header
+Two checksums (xxh3_128) stand in the header's metadata: `checksum` covers the K/V, `head` covers the header
 (with its own digits zeroed) and "tokens". So a catalog can be rebuilt, trusting every field, without
-reading the K/V; and no bit of the file is uncovered.
+reading the K/V; and no bit of the file is uncovered. The header's tensors follow from codec, layout and number
+of tokens; a header that says otherwise is damaged.
 """
 
 from __future__ import annotations
@@ -21,14 +22,19 @@ import torch
 from xxhash import xxh3_128
 
 from agentcache.entry import EntryInfo, Tokens, entry_id
+from agentcache.store.codecs import CODECS, RAW, Codec, Part, num_bytes
 from agentcache.store.errors import EntryCorrupt
 from agentcache.store.layout import DTYPES, EntryLayout
 
 PAGE = 4096
 VERSION = "1"
-CODEC = "raw"
 _ZEROS = b"0" * 32
 _MAX_HEADER = 1 << 20
+_NAMES = {dtype: name for name, dtype in DTYPES.items()} | {
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.float8_e4m3fn: "F8_E4M3",
+}
 
 
 class UnknownFormat(Exception):
@@ -44,6 +50,7 @@ class Head:
 
     model: str
     layout: EntryLayout
+    codec: Codec
     num_tokens: int
     start: int
     checksum: str
@@ -53,7 +60,7 @@ class Head:
 
     @property
     def kv_bytes(self) -> int:
-        return self.layout.token_bytes * self.num_tokens
+        return num_bytes(self.codec, self.layout, self.num_tokens)
 
     @property
     def file_bytes(self) -> int:
@@ -70,48 +77,68 @@ class Head:
             meta["id"], meta["salt"], meta["context"], meta["parent"], int(meta["position"]), tokens
         )
 
+    def decode(self, body: torch.Tensor) -> torch.Tensor:
+        """The K/V in `body`, uint8 [kv_bytes], once it agrees with the checksum. May share its memory."""
+        if xxh3_128(buffer_of(body)).hexdigest() != self.checksum:
+            raise EntryCorrupt(f"the K/V of entry {self.meta['id'][:12]} changed since it was written")
+        return self.trust(body)
 
-def kv_buffer(kv: torch.Tensor) -> memoryview:
+    def trust(self, body: torch.Tensor) -> torch.Tensor:
+        """As `decode`, without looking at the checksum: for memory that nobody writes to."""
+        parts = self.codec.parts(self.layout, self.num_tokens)
+        pieces = body.split([part.nbytes for part in parts])  # type: ignore[no-untyped-call]
+        tensors = [piece.view(part.dtype).view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+        return self.codec.decode(self.layout, tensors)
+
+
+def buffer_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, without a copy."""
-    return memoryview(kv.view(torch.uint8).numpy()).cast("B")  # type: ignore[arg-type]
+    return memoryview(tensor.view(torch.uint8).numpy()).cast("B")  # type: ignore[arg-type]
 
 
-def encode(model: str, layout: EntryLayout, info: EntryInfo, kv: torch.Tensor) -> list[memoryview]:
-    """The file as buffers to write one after the other: header, K/V (not copied), tokens."""
-    body = kv_buffer(kv)
+def encode(
+    model: str, layout: EntryLayout, info: EntryInfo, kv: torch.Tensor, codec: Codec = RAW
+) -> list[memoryview]:
+    """The file as buffers to write one after the other: header, K/V (raw: not copied), tokens."""
+    body = [buffer_of(tensor) for tensor in codec.encode(kv)]
     tokens = info.tokens.astype("<i4").tobytes()
+    checksum = xxh3_128()
+    for buffer in body:
+        checksum.update(buffer)
     metadata = {
         "format": "agentcache-entry",
         "version": VERSION,
-        "codec": CODEC,
+        "codec": codec.name,
         "model": model,
+        "layout": layout.to_json(),
         "id": info.id,
         "salt": info.salt,
         "context": info.context,
         "parent": info.parent,
         "position": str(info.position),
-        "checksum": xxh3_128(body).hexdigest(),
+        "checksum": checksum.hexdigest(),
         "head": _ZEROS.decode(),
     }
-    kv_bytes = len(body)
-    header: dict[str, Any] = {
-        "__metadata__": metadata,
-        "kv": {
-            "dtype": layout.dtype_name,
-            "shape": layout.shape(info.num_tokens),
-            "data_offsets": [0, kv_bytes],
-        },
-        "tokens": {
-            "dtype": "I32",
-            "shape": [info.num_tokens],
-            "data_offsets": [kv_bytes, kv_bytes + len(tokens)],
-        },
-    }
+    header = {"__metadata__": metadata} | _tensors(codec, layout, info.num_tokens)
     text = json.dumps(header, separators=(",", ":")).encode()
     length = -(-(8 + len(text)) // PAGE) * PAGE - 8
     raw = length.to_bytes(8, "little") + text.ljust(length)
     head = xxh3_128(raw + tokens).hexdigest().encode()
-    return [memoryview(_with_head(raw, head)), body, memoryview(tokens)]
+    return [memoryview(_with_head(raw, head)), *body, memoryview(tokens)]
+
+
+def _tensors(codec: Codec, layout: EntryLayout, num_tokens: int) -> dict[str, Any]:
+    """What the header says of the file's tensors."""
+    tensors: dict[str, Any] = {}
+    at = 0
+    for name, dtype, shape in [
+        *codec.parts(layout, num_tokens),
+        Part("tokens", torch.int32, (num_tokens,)),
+    ]:
+        size = Part(name, dtype, shape).nbytes
+        tensors[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    return tensors
 
 
 def header_bytes(first: bytes) -> int:
@@ -129,13 +156,20 @@ def decode_head(raw: bytes) -> Head:
         meta = header["__metadata__"]
         if meta["format"] != "agentcache-entry":
             raise EntryCorrupt("a file in the store is not an entry")
-        if (meta["version"], meta["codec"]) != (VERSION, CODEC):
+        if meta["version"] != VERSION or meta["codec"] not in CODECS:
             raise UnknownFormat(f"version {meta['version']}, codec {meta['codec']}")
-        parts, layers, num_tokens, heads, head_dim = header["kv"]["shape"]
-        layout = EntryLayout(parts, layers, heads, head_dim, DTYPES[header["kv"]["dtype"]])
+        codec, layout = CODECS[meta["codec"]], EntryLayout.from_json(meta["layout"])
+        (num_tokens,) = header["tokens"]["shape"]
+        if num_tokens < 1:
+            raise EntryCorrupt("an entry file holds no tokens")
+        if {name: of for name, of in header.items() if name != "__metadata__"} != _tensors(
+            codec, layout, num_tokens
+        ):
+            raise EntryCorrupt("the tensors of an entry file are not those of its codec")
         head = Head(
             model=meta["model"],
             layout=layout,
+            codec=codec,
             num_tokens=num_tokens,
             start=len(raw),
             checksum=meta["checksum"],
@@ -146,8 +180,6 @@ def decode_head(raw: bytes) -> Head:
         int(meta["position"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EntryCorrupt("the header of an entry file is damaged") from error
-    if num_tokens < 1:
-        raise EntryCorrupt("an entry file holds no tokens")
     return head
 
 

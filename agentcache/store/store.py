@@ -10,6 +10,7 @@ import torch
 
 from agentcache.entry import EntryInfo, entry_id
 from agentcache.errors import StoreError
+from agentcache.store.codecs import codec_named
 from agentcache.store.disk import DiskTier
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused
 from agentcache.store.layout import EntryLayout
@@ -67,12 +68,14 @@ class EntryStore:
         on_evict: OnEvict | None = None,
         policy: EvictionPolicy | None = None,
         put_wait_s: float = 0.5,
+        disk_codec: str = "raw",
     ) -> EntryStore:
         """Open (or create) the store at `root` for one model.
 
         model: the engine's fingerprint, 64 hex digits; entries of other models live apart in the same root
         ram_bytes: budget of this process, for K/V in RAM, queued writes included
         disk_bytes: budget of the whole root, for entry files, temporary ones included; 0: nothing is written
+        disk_codec: how entries are written (`codecs.py`); all of them are read
         put_wait_s: how long `put` may wait for queued writes when RAM is full of them
 
         A root that cannot be written is served read-only. StoreError if it cannot be read, was written by a
@@ -84,7 +87,8 @@ class EntryStore:
         errors = Counts()
         opened = Root(root)
         try:
-            disk = DiskTier(opened, model, layout, disk_bytes, policy, errors)
+            codec = codec_named(disk_codec, layout)
+            disk = DiskTier(opened, model, layout, disk_bytes, policy, errors, codec)
         except BaseException:
             opened.close()
             raise
