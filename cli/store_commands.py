@@ -96,7 +96,7 @@ def verify(
     checked = size = 0
     problems: list[dict[str, str]] = []
     with _open() as admin:
-        at_open = admin.reconciled.corrupt
+        at_open = admin.repair().corrupt
         for result in admin.verify(remove=remove):
             checked += 1
             size += result.size_bytes
@@ -125,8 +125,8 @@ def gc(
     max_bytes = parse_bytes(max_size) if max_size else None
     unused_s = parse_age(unused) if unused else None
     with _open() as admin:
+        repaired = admin.repair()
         removed = admin.collect(max_bytes=max_bytes, unused_s=unused_s)
-        repaired = admin.reconciled
     if as_json:
         _print_json({"evicted": removed.entries, "bytes": removed.bytes, **asdict(repaired)})
         return

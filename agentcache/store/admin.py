@@ -16,7 +16,7 @@ from agentcache.store.format import UnknownFormat
 from agentcache.store.layout import EntryLayout
 from agentcache.store.opening import open_catalog
 from agentcache.store.policy import SAMPLE, LeastRecentlyUsed
-from agentcache.store.reconcile import entry_files, reconcile
+from agentcache.store.reconcile import Reconciled, entry_files, reconcile
 from agentcache.store.root import Root, salt_folder
 from agentcache.store.stats import Counts
 
@@ -63,13 +63,13 @@ class Removed:
 
 
 class StoreAdmin:
-    """The store at `path`, its catalog made to agree with its files. A context. StoreError if it is newer."""
+    """The store at `path`. A context. StoreError if it is newer."""
 
     def __init__(self, path: Path) -> None:
         self._root = Root(path)
         try:
             with self._root.exclusive():
-                self._catalog, self.reconciled = open_catalog(self._root, Counts())
+                self._catalog, self._reconciled = open_catalog(self._root, Counts())
         except BaseException:
             self._root.close()
             raise
@@ -80,6 +80,12 @@ class StoreAdmin:
     def __exit__(self, *exc: object) -> None:
         self._catalog.close()
         self._root.close()
+
+    def repair(self) -> Reconciled:
+        """Make the catalog agree with the files, if opening has not: a large store takes minutes."""
+        if self._reconciled is None:
+            self._reconciled = reconcile(self._root, self._catalog)
+        return self._reconciled
 
     @property
     def open_elsewhere(self) -> int:
@@ -133,8 +139,7 @@ class StoreAdmin:
                 size, problem = 0, reason_of(error)
             yield Verified(path, size, problem)
         if remove:
-            with self._root.exclusive():
-                reconcile(self._root, self._catalog)
+            reconcile(self._root, self._catalog)
 
     def collect(self, *, max_bytes: int | None = None, unused_s: float | None = None) -> Removed:
         """Evict what nobody read for `unused_s` seconds, then the least recently used down to `max_bytes`."""

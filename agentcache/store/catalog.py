@@ -14,23 +14,10 @@ from pathlib import Path
 from threading import RLock
 from typing import NamedTuple
 
-from xxhash import xxh3_128
-
-from agentcache.entry import EntryInfo
 from agentcache.errors import StoreError
 from agentcache.store import schema
-from agentcache.store.format import decode_tokens
 from agentcache.store.policy import Candidate
-
-
-class Row(NamedTuple):
-    """One entry in service. `size`: bytes of its file; times in seconds since the epoch."""
-
-    info: EntryInfo
-    size: int
-    created: float
-    last_used: float
-    uses: int
+from agentcache.store.rows import COLUMNS, Row, decode_row, encode_row
 
 
 class Victim(NamedTuple):
@@ -42,10 +29,18 @@ class Victim(NamedTuple):
     candidate: Candidate
 
 
-_COLUMNS = "id, salt, context, parent, position, tokens, size, created, last_used, uses, checksum"
+class Orphan(NamedTuple):
+    """A reservation whose process is gone: its entry's file is in place, or nowhere."""
+
+    key: int
+    model: str
+    salt: str
+    id: str
+
+
 _USAGE = "SELECT COALESCE(SUM(entries), 0), COALESCE(SUM(bytes), 0) FROM usage WHERE ? IS NULL OR model = ?"
 _INSERT = (
-    f"INSERT INTO entries (model, {_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?) "
+    f"INSERT INTO entries (model, {COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?) "
     "ON CONFLICT (model, id) DO UPDATE SET "
     + ", ".join(
         f"{c} = excluded.{c}" for c in ("context", "salt", "parent", "position", "tokens", "size", "checksum")
@@ -137,23 +132,28 @@ class Catalog:
             found = self._reader.execute(sql, (self._key(model), id)).fetchone()
         return None if found is None else str(found[0])
 
-    def rows(self, model: str, page: int = 1000) -> Iterator[Row | str]:
-        """Every row of `model`, in the order they were added; the id alone of a row that is damaged."""
-        sql = f"SELECT key, {_COLUMNS} FROM entries WHERE model = ? AND key > ? ORDER BY key LIMIT ?"
-        after = -1
+    def rows(self, model: str, *, after: int = -1, page: int = 1000) -> Iterator[Row | str]:
+        """Rows of `model` with keys above `after`, as they were added; the id alone of a row that is damaged."""
+        sql = f"SELECT key, {COLUMNS} FROM entries WHERE model = ? AND key > ? ORDER BY key LIMIT ?"
         while True:
             with self._read_lock:
                 found = self._reader.execute(sql, (self._key(model), after, page)).fetchall()
             if not found:
                 return
             after = found[-1][0]
-            yield from map(_decode, found)
+            yield from map(decode_row, found)
 
-    def ids(self, model: str) -> list[tuple[str, str]]:
-        """(salt, id) of every row."""
+    def newest_key(self) -> int:
+        """The key of the row added last, of any model; -1 if there is none."""
         with self._read_lock:
-            sql = "SELECT salt, id FROM entries WHERE model = ?"
-            return self._reader.execute(sql, (self._key(model),)).fetchall()
+            (key,) = self._reader.execute("SELECT COALESCE(MAX(key), -1) FROM entries").fetchone()
+        return int(key)
+
+    def ids(self, model: str, prefix: str = "") -> list[tuple[str, str]]:
+        """(salt, id) of every row whose id starts with `prefix`."""
+        with self._read_lock:
+            sql = "SELECT salt, id FROM entries WHERE model = ? AND id >= ? AND id < ?"
+            return self._reader.execute(sql, (self._key(model), prefix, prefix + "~")).fetchall()
 
     def usage(self, model: str | None = None) -> tuple[int, int]:
         """Entries and bytes of one model, or of all; files being written count as bytes."""
@@ -189,7 +189,7 @@ class Catalog:
     def upsert(self, model: str, rows: Iterable[Row]) -> None:
         with self.transaction():
             key = self._key(model, self._writer)
-            self._writer.executemany(_INSERT, [(key, *_encode(row)) for row in rows])
+            self._writer.executemany(_INSERT, [(key, *encode_row(row)) for row in rows])
 
     def delete(self, keys: Sequence[int]) -> None:
         with self.transaction():
@@ -221,26 +221,26 @@ class Catalog:
                 [(count, when, key, id) for id, (count, when) in uses.items()],
             )
 
-    def reserve(self, owner: str, model: str, size: int) -> int:
-        """Count `size` bytes as used until `release` is given the key returned."""
+    def reserve(self, owner: str, model: str, salt: str, id: str, size: int) -> int:
+        """Count `size` bytes as used, for an entry being written, until `release` is given the key returned."""
         with self.transaction():
             key = self._key(model, self._writer)
-            sql = "INSERT INTO reservations (owner, model, size) VALUES (?, ?, ?)"
-            return self._writer.execute(sql, (owner, key, size)).lastrowid or 0
+            sql = "INSERT INTO reservations (owner, model, salt, id, size) VALUES (?, ?, ?, ?, ?)"
+            return self._writer.execute(sql, (owner, key, salt, id, size)).lastrowid or 0
 
     def release(self, reservation: int) -> None:
         with self.transaction():
             self._writer.execute("DELETE FROM reservations WHERE key = ?", (reservation,))
 
-    def release_all_but(self, owners: set[str]) -> None:
-        """Forget what processes that are gone had reserved."""
-        with self.transaction():
-            gone = [
-                (o,)
-                for (o,) in self._writer.execute("SELECT DISTINCT owner FROM reservations")
-                if o not in owners
-            ]
-            self._writer.executemany("DELETE FROM reservations WHERE owner = ?", gone)
+    def orphans(self, owners: set[str]) -> list[Orphan]:
+        """Reservations of processes that are gone: not of `owners`."""
+        sql = (
+            "SELECT key, owner, fingerprint, salt, reservations.id FROM reservations "
+            "JOIN models ON models.id = reservations.model"
+        )
+        with self._write_lock:
+            found = self._writer.execute(sql).fetchall()
+        return [Orphan(key, *rest) for key, owner, *rest in found if owner not in owners]
 
     def _key(self, model: str, connection: sqlite3.Connection | None = None) -> int:
         """Row id of a model; -1, which no entry has, for one that is not registered."""
@@ -252,28 +252,3 @@ class Catalog:
                 return -1
             key = self._keys[model] = int(found[0])
         return key
-
-
-def _encode(row: Row) -> tuple[object, ...]:
-    info = row.info
-    tokens = info.tokens.astype("<i4").tobytes()
-    # int(): SQLite does not know numpy's integers
-    fields = (info.id, info.salt, info.context, info.parent, int(info.position), tokens, row.size)
-    return (*fields, row.created, row.last_used, row.uses, _row_checksum(fields))
-
-
-def _decode(found: tuple[object, ...]) -> Row | str:
-    _, *columns, created, last_used, uses, checksum = found
-    fields = tuple(columns)
-    if checksum != _row_checksum(fields):
-        return str(fields[0])
-    id, salt, context, parent, position, tokens, size = fields
-    info = EntryInfo(id, salt, context, parent, position, decode_tokens(tokens))  # type: ignore[arg-type]
-    return Row(info, size, created, last_used, uses)  # type: ignore[arg-type]
-
-
-def _row_checksum(fields: tuple[object, ...]) -> bytes:
-    *values, tokens, size = fields
-    digest = xxh3_128(tokens if isinstance(tokens, bytes) else repr(tokens).encode())
-    digest.update(repr((values, size)).encode())
-    return digest.digest()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock, Thread
 
 import torch
 
 from agentcache.entry import EntryInfo
 from agentcache.errors import StoreError
-from agentcache.store.catalog import Catalog, Row, Victim
+from agentcache.store.catalog import Catalog, Victim
 from agentcache.store.clock import StoreClock
 from agentcache.store.codecs import RAW, Codec
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused, catalog_reason, reason_of
@@ -26,10 +26,13 @@ from agentcache.store.opening import open_catalog
 from agentcache.store.policy import EvictionPolicy
 from agentcache.store.reconcile import reconcile
 from agentcache.store.root import Root
+from agentcache.store.rows import Row
 from agentcache.store.schema import is_damage
 from agentcache.store.stats import Counts, TierStats
 
 _RETRY_S = 10.0
+
+OnAdd = Callable[[list[EntryInfo]], None]
 
 
 class DiskTier:
@@ -46,8 +49,9 @@ class DiskTier:
         policy: EvictionPolicy,
         errors: Counts,
         codec: Codec = RAW,
+        on_add: OnAdd | None = None,
     ) -> None:
-        """codec: how entries are written
+        """codec: how entries are written; on_add: told of entries that others added, and of files found later
 
         StoreError if the catalog is newer than this program, or knows the model with another layout.
         """
@@ -57,7 +61,10 @@ class DiskTier:
         self._touches: dict[str, tuple[int, float]] = {}
         self._touch_lock = Lock()
         self._next_try = 0.0
+        self._closing, self._comparing = Event(), Thread()
         self._catalog = self._attach()
+        self._on_add, self._own = on_add, set[str]()
+        self._seen_key = self._newest_key()
         self.clock = StoreClock(self._catalog.newest_use())
 
     def infos(self) -> Iterator[EntryInfo]:
@@ -137,6 +144,11 @@ class DiskTier:
     def tick(self) -> None:
         if self._root.refusal and time.monotonic() >= self._next_try:
             self.recover()
+        self._note_uses()
+        if self._on_add is not None:
+            self._tell_news(self._on_add)
+
+    def _note_uses(self) -> None:
         with self._touch_lock:
             touches, self._touches = self._touches, {}
         if touches:
@@ -144,6 +156,26 @@ class DiskTier:
                 self._catalog.touch(self._model, touches)
             except sqlite3.Error as error:
                 self._errors.add(catalog_reason(error))
+
+    def _tell_news(self, on_add: OnAdd) -> None:
+        """Tell what other processes have added since the last call."""
+        try:
+            newest = self._catalog.newest_key()
+            if newest > self._seen_key:
+                rows = list(self._catalog.rows(self._model, after=self._seen_key))
+                self._seen_key = newest
+                news = [row.info for row in rows if not isinstance(row, str) and row.info.id not in self._own]
+                self._own.clear()
+                if news:
+                    on_add(news)
+        except sqlite3.Error as error:
+            self._errors.add(catalog_reason(error))
+
+    def _newest_key(self) -> int:
+        try:
+            return self._catalog.newest_key()
+        except sqlite3.Error:
+            return -1  # counted where it matters
 
     def stats(self) -> TierStats:
         entries, used = self._usage(None)
@@ -157,8 +189,17 @@ class DiskTier:
         return self._usage(self._model)[0]
 
     def close(self) -> None:
-        self.tick()
+        self._closing.set()
+        if self._comparing.ident is not None:
+            self._comparing.join()
+        self._note_uses()
         self._catalog.close()
+
+    def settled(self, timeout_s: float) -> bool:
+        """Wait until the catalog of a large store has been compared with the files."""
+        if self._comparing.ident is not None:
+            self._comparing.join(timeout_s)
+        return not self._comparing.is_alive()
 
     def recover(self) -> None:
         """Try to write again, in a root that could not be written so far."""
@@ -174,7 +215,7 @@ class DiskTier:
     def _attach(self) -> Catalog:
         """The catalog, made to agree with the files, and the budget with it."""
         with self._root.exclusive():
-            catalog, _ = open_catalog(self._root, self._errors)
+            catalog, compared = open_catalog(self._root, self._errors)
             self._next_try = time.monotonic() + _RETRY_S
             try:
                 catalog.register(self._model, self._layout.to_json())
@@ -186,7 +227,22 @@ class DiskTier:
                 raise
             except sqlite3.Error as error:
                 self._errors.add(catalog_reason(error))  # `write` tries again
+        if compared is None:
+            self._comparing = Thread(
+                target=self._compare, args=[catalog], name="agentcache-store-compare", daemon=True
+            )
+            self._comparing.start()
         return catalog
+
+    def _compare(self, catalog: Catalog) -> None:
+        def adopted(model: str, infos: list[EntryInfo]) -> None:
+            if model == self._model and self._on_add is not None:
+                self._on_add(infos)
+
+        try:
+            reconcile(self._root, catalog, stopped=self._closing.is_set, adopted=adopted)
+        except sqlite3.Error as error:
+            self._errors.add(catalog_reason(error))
 
     def _write(self, info: EntryInfo, kv: torch.Tensor, gone: list[Victim]) -> None:
         buffers = encode(self._model, self._layout, info, kv, self._codec)
@@ -194,19 +250,20 @@ class DiskTier:
         if size > self._budget_bytes:
             raise WriteRefused("larger_than_disk_budget")
         path = self._root.entry_path(self._model, info.salt, info.id)
-        self.tick()  # what was read lately must not be what goes
+        self._note_uses()  # what was read lately must not be what goes
         with self._catalog.transaction():
             if path.is_file() and self._catalog.salt_of(self._model, info.id) is not None:
                 return
             if not make_room(self._root, self._catalog, self._policy, self._budget_bytes, size, gone):
                 raise WriteRefused("disk_budget_taken")
-            reservation = self._catalog.reserve(self._root.owner, self._model, size)
+            reservation = self._catalog.reserve(self._root.owner, self._model, info.salt, info.id, size)
         try:
             write_file(path, self._root.scratch, buffers)
             now = self.clock.now()
             with self._catalog.transaction():
                 self._catalog.release(reservation)
                 self._catalog.upsert(self._model, [Row(info, size, now, now, 0)])
+            self._own.add(info.id)
         except OSError:
             with suppress(sqlite3.Error):  # else the next process to open the root releases it
                 self._catalog.release(reservation)

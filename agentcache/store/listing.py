@@ -31,8 +31,7 @@ def listed(root: Root, catalog: Catalog, model: str, seen: set[str], errors: Cou
     if damaged:
         errors.add("catalog", len(damaged))
         catalog.delete_ids(model, damaged)
-        with root.exclusive():
-            reconcile(root, catalog)
+        reconcile(root, catalog)
         again = (row for row in catalog.rows(model) if not isinstance(row, str))
         yield from (row.info for row in again if row.info.id not in seen)
 

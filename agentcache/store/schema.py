@@ -14,7 +14,7 @@ from sqlite_utils import Database, Migrations
 
 from agentcache.errors import StoreError
 
-VERSION = 1
+VERSION = 2
 _CHECK_UP_TO_BYTES = 64 << 20
 
 
@@ -66,6 +66,13 @@ def m001_entries(db: Database) -> None:
         "CREATE TRIGGER entries_size AFTER UPDATE OF size ON entries BEGIN "
         "UPDATE usage SET bytes = bytes + NEW.size - OLD.size WHERE model = NEW.model; END"
     )
+
+
+@migrations()  # type: ignore[untyped-decorator]
+def m002_what_is_being_written(db: Database) -> None:
+    # so that opening after a kill looks at these files, and not at all
+    db["reservations"].add_column("salt", str, not_null_default="")
+    db["reservations"].add_column("id", str, not_null_default="")
 
 
 def connect(path: str) -> sqlite3.Connection:

@@ -11,7 +11,7 @@ import torch
 from agentcache.entry import EntryInfo, entry_id
 from agentcache.errors import StoreError
 from agentcache.store.codecs import codec_named
-from agentcache.store.disk import DiskTier
+from agentcache.store.disk import DiskTier, OnAdd
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused
 from agentcache.store.layout import EntryLayout
 from agentcache.store.policy import EvictionPolicy, LeastRecentlyUsed
@@ -28,7 +28,8 @@ class EntryStore:
     """Entries of one model. Every method may be called from any thread.
 
     `on_evict` gets the ids that no tier can serve any more; it is called without locks held, from whichever
-    thread found out, and may call the store.
+    thread found out, and may call the store. `on_add` gets entries that other processes have added, and files that
+    are found while a large store is compared with its catalog; it is called from a thread of the store.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class EntryStore:
         disk_bytes: int,
         *,
         on_evict: OnEvict | None = None,
+        on_add: OnAdd | None = None,
         policy: EvictionPolicy | None = None,
         put_wait_s: float = 0.5,
         disk_codec: str = "raw",
@@ -88,7 +90,7 @@ class EntryStore:
         opened = Root(root)
         try:
             codec = codec_named(disk_codec, layout)
-            disk = DiskTier(opened, model, layout, disk_bytes, policy, errors, codec)
+            disk = DiskTier(opened, model, layout, disk_bytes, policy, errors, codec, on_add)
         except BaseException:
             opened.close()
             raise
