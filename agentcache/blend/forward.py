@@ -46,11 +46,13 @@ class PagedForward:
         pages: Sequence[int],
         first_layers: int | None = None,
         distance: int = 0,
+        eager: bool = False,
     ) -> torch.Tensor:
         """Compute `positions` (ascending); `tokens` are the prompt's from position 0 on, `pages` its pages.
 
         first_layers: stop behind so many layers; K/V of the later ones stay as they are. Raises NoLayers.
         distance: the model is told positions so much higher, as if the prompt began there
+        eager: not the compiled model, which does not exist before vLLM has warmed up
         Returns the last computed layer's output behind the final norm: [n, E].
         """
         if not len(positions):
@@ -63,7 +65,7 @@ class PagedForward:
             tables = block_table.expand(len(piece), -1).contiguous()
             per_layer, slot_mapping = self._batch.metadata(piece, tables, slots)
             ids = torch.from_numpy(tokens)[where]
-            hidden.append(self._forward(ids, where + distance, per_layer, slot_mapping, first_layers))
+            hidden.append(self._forward(ids, where + distance, per_layer, slot_mapping, first_layers, eager))
         return torch.cat(hidden) if len(hidden) != 1 else hidden[0]
 
     def step(self, position: int, tokens: Sequence[int], pages: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -73,7 +75,7 @@ class PagedForward:
         slots = torch.cat([self._paged.slots(own, where[:1]) for own in pages])
         tables = torch.stack([self._paged.block_table(own) for own in pages])
         per_layer, slot_mapping = self._batch.metadata(rows, tables, slots)
-        return self._forward(torch.tensor(tokens), where, per_layer, slot_mapping, None)
+        return self._forward(torch.tensor(tokens), where, per_layer, slot_mapping, None, False)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Over the whole vocabulary, float32 [n, V], of what `run` or `step` returned."""
@@ -87,6 +89,7 @@ class PagedForward:
         per_layer: dict[str, Any],
         slot_mapping: dict[str, torch.Tensor],
         first_layers: int | None,
+        eager: bool,
     ) -> torch.Tensor:
         device = self._paged.device
         with (
@@ -95,7 +98,7 @@ class PagedForward:
                 self._runner.vllm_config,
                 num_tokens=len(where),
                 slot_mapping=slot_mapping,
-                skip_compiled=first_layers is not None,  # compiled for all layers
+                skip_compiled=eager or first_layers is not None,  # compiled for all layers
             ),
             self._only(first_layers),
         ):

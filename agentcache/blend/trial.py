@@ -53,7 +53,7 @@ def tried_shift(
     tokens = np.random.default_rng(0).integers(0, vocabulary, TRIED_TOKENS, dtype=np.int32)
     distance = (candidates[0].max_positions - TRIED_TOKENS) * 2 // 3
     with paged.borrowed(pages):
-        here, there = (computed_keys(forward, paged, tokens, pages, at) for at in (0, distance))
+        here, there = (computed_kv(forward, paged, tokens, pages, at)[0] for at in (0, distance))
     errors = [moved_error(shift, here, there, distance) for shift in candidates]
     best = min(range(len(errors)), key=errors.__getitem__)
     if not errors[best] <= TOLERANCE.get(paged.dtype, LOW_PRECISION_TOLERANCE):  # a NaN is no success
@@ -62,16 +62,16 @@ def tried_shift(
 
 
 @torch.inference_mode()
-def computed_keys(
+def computed_kv(
     forward: PagedForward, paged: PagedKV, tokens: Tokens, pages: Sequence[int], distance: int
 ) -> torch.Tensor:
-    """Keys of all layers of `tokens` as the first tokens of a prompt whose positions begin at `distance`: [L, n, H, D].
+    """K and V of all layers of `tokens` as the first of a prompt whose positions begin at `distance`: [parts, L, n, H, D].
 
     float32, on the CPU. Overwrites `pages`.
     """
     positions = np.arange(len(tokens), dtype=np.int64)
-    forward.run(positions, tokens, pages, distance=distance)
-    return paged.read(paged.slots(pages, torch.from_numpy(positions)))[0].float()
+    forward.run(positions, tokens, pages, distance=distance, eager=True)
+    return paged.read(paged.slots(pages, torch.from_numpy(positions))).float()
 
 
 def moved_error(shift: KeyShift, here: torch.Tensor, there: torch.Tensor, distance: int) -> float:

@@ -6,17 +6,15 @@ import logging
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentcache.blend.executor import BlendExecutor
 from agentcache.blend.forward import PagedForward
 from agentcache.blend.pages import PagedKV, UnsupportedPages
-from agentcache.blend.rope import KeyShift, UnsupportedPositions
+from agentcache.blend.rope import UnsupportedPositions
+from agentcache.blend.trial import find_shift
 from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
 from agentcache.store import EntryCorrupt, EntryMissing, EntryStore
-
-if TYPE_CHECKING:
-    import torch
 
 logger = logging.getLogger("vllm.agentcache")
 _KEPT_RECORDS = 1000
@@ -56,18 +54,20 @@ class WorkerHalf:
         context = runner.vllm_config.compilation_config.static_forward_context
         layers = {name: context[name] for name in layer_names}
         try:
-            modules: dict[str, torch.nn.Module] = dict(runner.get_model().named_modules())
-            shift = KeyShift.of_layers(_rotary_of(modules, name) for name in layers)
             self._paged = PagedKV(layers, self._num_pages, self._page_size)
+            forward = PagedForward(
+                runner, self._paged, runner.vllm_config.scheduler_config.max_num_batched_tokens
+            )
+            shift = find_shift(runner, layers, forward, self._paged)
         except (UnsupportedPositions, UnsupportedPages) as error:
             self._give_up(str(error))
             return
+        except Exception as error:
+            logger.exception("agentcache: this engine could not be tried; it serves without blending")
+            self._give_up(f"trial failed: {type(error).__name__}: {error}")
+            return
         self._executor = BlendExecutor(
-            PagedForward(runner, self._paged, runner.vllm_config.scheduler_config.max_num_batched_tokens),
-            self._paged,
-            shift,
-            self.store.read,
-            (EntryMissing, EntryCorrupt),
+            forward, self._paged, shift, self.store.read, (EntryMissing, EntryCorrupt)
         )
         self.unsupported = ""
 
@@ -210,9 +210,3 @@ TOTALS = (
     "recomputed_tokens",
     "computed_tokens",
 )
-
-
-def _rotary_of(modules: dict[str, torch.nn.Module], layer_name: str) -> torch.nn.Module | None:
-    """The rotary module beside an attention layer: `model.layers.3.self_attn.attn` -> its parent's `rotary_emb`."""
-    parent = modules.get(layer_name.rpartition(".")[0])
-    return getattr(parent, "rotary_emb", None)
