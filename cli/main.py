@@ -7,7 +7,14 @@ import sys
 import typer
 
 from agentcache import __version__
-from agentcache.cli import demo_command, index_commands, model_commands, serve_command, store_commands
+from agentcache.cli import (
+    demo_command,
+    index_commands,
+    model_commands,
+    replay_commands,
+    serve_command,
+    store_commands,
+)
 from agentcache.errors import AgentCacheError
 
 app = typer.Typer(
@@ -33,7 +40,14 @@ def _root(
     """Sub-commands below."""
 
 
-for module in (index_commands, model_commands, store_commands, serve_command, demo_command):
+for module in (
+    index_commands,
+    model_commands,
+    store_commands,
+    serve_command,
+    demo_command,
+    replay_commands,
+):
     module.register(app)
 
 

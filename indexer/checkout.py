@@ -2,13 +2,14 @@
 
 GitPython finds the repository; its way of running git leaves a timer that outlives Ctrl-C, so git is run here.
 Every call carries `core.fsmonitor=false` and `core.hooksPath=/dev/null`, takes no locks, asks no questions and
-fetches nothing. Only listings are asked for: they read no object and so apply no filter.
+fetches nothing. Only listings and stored bytes are asked for: neither applies a filter.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,24 @@ class Checkout:
         lines = self._run("worktree", "list", "--porcelain", "-z").split("\0")
         return [Path(line.removeprefix("worktree ")) for line in lines if line.startswith("worktree ")]
 
+    def files_at(self, revision: str) -> Iterator[tuple[str, bytes]]:
+        """Files below `folder` as they were at a commit: path and bytes as stored, no filter applied; links and
+        submodules are left out. GitRefused if there is no such revision."""
+        commit = self._run("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
+        files: list[tuple[str, str]] = []
+        for entry in self._split("ls-tree", "-r", "-z", commit):
+            meta, _, path = entry.partition("\t")
+            if meta.startswith("100"):
+                files.append((path, meta.split(" ")[2]))
+        names = "".join(f"{name}\n" for _, name in files)
+        data = self._run_bytes("cat-file", "--batch", given=names.encode())
+        here = 0
+        for path, _ in files:
+            head_end = data.index(b"\n", here)
+            size = int(data[here:head_end].split(b" ")[2])
+            yield path, data[head_end + 1 : head_end + 1 + size]
+            here = head_end + size + 2
+
     def head(self) -> str:
         """What HEAD is now: its text and the commit it leads to; "" before the first commit.
 
@@ -98,13 +117,16 @@ class Checkout:
         return [entry for entry in self._run(*arguments).split("\0") if entry]
 
     def _run(self, *arguments: str) -> str:
+        return os.fsdecode(self._run_bytes(*arguments))
+
+    def _run_bytes(self, *arguments: str, given: bytes = b"") -> bytes:
         options = [word for setting in HARDENING for word in ("-c", setting)]
         try:
             done = subprocess.run(
                 ["git", *options, *arguments],
                 cwd=self.folder,
                 env=os.environ | self._environment(),
-                stdin=subprocess.DEVNULL,
+                input=given,
                 capture_output=True,
                 timeout=_TIMEOUT_S,
             )
@@ -113,7 +135,7 @@ class Checkout:
         if done.returncode:
             complaint = done.stderr.decode("utf-8", "replace").strip().splitlines()
             raise GitRefused(complaint[-1] if complaint else f"exit status {done.returncode}")
-        return os.fsdecode(done.stdout)
+        return done.stdout
 
     def _environment(self) -> dict[str, str]:
         """Says which repository is meant, whatever the caller's environment or the configuration say."""

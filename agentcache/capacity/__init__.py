@@ -1,0 +1,1 @@
+"""What keeping a repository warm takes: bytes, time, and when it pays."""

@@ -1,0 +1,1 @@
+"""Replaying what agents sent: how much of it is reused, by which policy, and why not more."""

@@ -1,0 +1,100 @@
+"""What broke each prefix: the text at which a prompt stopped being what an earlier one was."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentcache.replay.kinds import LABELS, Kind
+from agentcache.replay.prefix import Break
+from agentcache.replay.replay import Served
+
+_SHOWN = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """One break in words.
+
+    line: the beginning of the line it is in; now, was: what the two prompts say there
+    lost_tokens: of the prompt behind the pages that hit
+    """
+
+    request: int
+    other: int
+    at_token: int
+    hit_tokens: int
+    lost_tokens: int
+    kind: str
+    line: str
+    now: str
+    was: str
+
+
+def broken(breaks: Sequence[Break], served: Sequence[Served]) -> list[Broken]:
+    """Every break but those of first requests and of prompts that were repeated whole, in order."""
+    prompts = {one.prompt.request.number: one for one in served}
+    found = []
+    for one in breaks:
+        own, other = prompts[one.request].prompt, prompts.get(one.other)
+        if other is None or one.common_tokens >= len(own) or not own.text:
+            continue
+        at = int(own.starts[one.common_tokens])
+        kind = Kind(int(prompts[one.request].kinds[one.common_tokens]))
+        # texts are equal up to here, so the same place in the other one is where it went on otherwise
+        was = other.prompt.text[at : at + _SHOWN]
+        found.append(
+            Broken(
+                one.request,
+                one.other,
+                one.common_tokens,
+                one.hit_tokens,
+                len(own) - one.hit_tokens,
+                LABELS[kind],
+                _line(own.text, at),
+                own.text[at : at + _SHOWN],
+                was or "(its end)",
+            )
+        )
+    return found
+
+
+@dataclass(slots=True)
+class _Group:
+    requests: int = 0
+    lost_tokens: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    examples: list[Broken] = field(default_factory=list)
+
+
+def grouped(found: Sequence[Broken], limit: int = 10) -> list[dict[str, Any]]:
+    """Breaks at the same place of a text together, those that cost most first."""
+    groups: dict[str, _Group] = {}
+    for one in found:
+        group = groups.setdefault(one.line[:32], _Group())
+        group.requests += 1
+        group.lost_tokens += one.lost_tokens
+        group.kinds[one.kind] += 1
+        if len(group.examples) < 3:
+            group.examples.append(one)
+    ranked = sorted(groups.values(), key=lambda group: -group.lost_tokens)
+    return [
+        {
+            "line": group.examples[0].line,
+            "kind": group.kinds.most_common(1)[0][0],
+            "requests": group.requests,
+            "lost_tokens": group.lost_tokens,
+            "examples": [{"request": e.request, "now": e.now, "was": e.was} for e in group.examples],
+        }
+        for group in ranked[:limit]
+    ]
+
+
+def _line(text: str, at: int) -> str:
+    """The line around a place, up to it; the one before where it begins a line."""
+    start = text.rfind("\n", 0, at) + 1
+    if start == at:
+        start = text.rfind("\n", 0, max(0, at - 1)) + 1
+    return text[start:at].strip()[:_SHOWN]

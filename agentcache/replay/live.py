@@ -1,0 +1,194 @@
+"""A trace sent to a running server: every request `exact` and `fast`, which comes first alternates.
+
+`exact` requests share vLLM's prefix cache among themselves and never see a blended page: they are what vLLM with prefix
+caching does. `fast` ones are agentcache's. With `learn`, what a request leaves behind (`agentcache.replay.learn`) is
+computed between requests, as idle time would, and not timed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentcache.demo import Answer, ask
+from agentcache.engine_client import EngineClient
+from agentcache.errors import EngineError, UsageError
+from agentcache.quality import top_kl
+from agentcache.replay.blended import Blended
+from agentcache.replay.chat import chat_of
+from agentcache.replay.learn import Learner
+from agentcache.replay.prompt import Prompt, Prompter
+from agentcache.replay.trace import Request
+
+_ROOM_TOKENS = 16
+"""Left for the answer in the server's context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One request in one mode. Counters are the engine's own, in tokens; whole_s: until the answer's end"""
+
+    ttft_s: float
+    whole_s: float
+    prompt_tokens: int
+    prefix_hit_tokens: int
+    reused_tokens: int
+    recomputed_tokens: int
+    first: str
+    logprobs: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same request in both modes."""
+
+    number: int
+    fast: Timed
+    exact: Timed
+
+
+@dataclass(slots=True)
+class LiveRun:
+    """skipped: requests that do not fit the server's context; mismatched: those it tokenised otherwise than we"""
+
+    model: str
+    pairs: list[Pair]
+    skipped: int = 0
+    mismatched: int = 0
+    learned_tokens: int = 0
+
+
+def run_live(
+    client: EngineClient,
+    requests: Sequence[Request],
+    folder: Path,
+    *,
+    most: int | None = None,
+    shadow: Blended | None = None,
+    on_pair: Callable[[Pair], None] = lambda pair: None,
+) -> LiveRun:
+    """Send the requests that fit the server's context, `most` at most. Raises EngineError and UsageError."""
+    served = client.get("/v1/models")["data"][0]
+    limit = int(served.get("max_model_len") or 1 << 30) - _ROOM_TOKENS
+    run = LiveRun(served["id"], [])
+    prompter = Prompter(folder)
+    learner = Learner(prompter.encode)
+    for prompt in prompter.prompts([request for request in requests if request.api != "completions"]):
+        if most is not None and len(run.pairs) == most:
+            break
+        if len(prompt) > limit:
+            run.skipped += 1
+            continue
+        if not run.pairs:
+            _send(
+                client, run.model, prompt.request, "exact", discard=True
+            )  # a first request compiles and allocates
+        order = ("exact", "fast") if len(run.pairs) % 2 == 0 else ("fast", "exact")
+        timed = {mode: _send(client, run.model, prompt.request, mode) for mode in order}
+        pair = Pair(prompt.request.number, timed["fast"], timed["exact"])
+        run.pairs.append(pair)
+        run.mismatched += pair.fast.prompt_tokens != len(prompt)
+        on_pair(pair)
+        if shadow is not None:
+            run.learned_tokens += _learn(client, run.model, learner, shadow, prompt)
+    if not run.pairs:
+        raise UsageError(
+            "no request of the trace fits the server's context; start it with a larger --max-model-len"
+        )
+    return run
+
+
+def summary(run: LiveRun) -> dict[str, Any]:
+    """The measured figures. Ratios are exact over fast: above 1, fast is faster."""
+    pairs = run.pairs
+    ratios = [pair.exact.ttft_s / pair.fast.ttft_s for pair in pairs]
+    fast = _mode([pair.fast for pair in pairs])
+    exact = _mode([pair.exact for pair in pairs])
+    return {
+        "model": run.model,
+        "requests": len(pairs),
+        "skipped_too_long": run.skipped,
+        "tokenised_otherwise": run.mismatched,
+        "prompt_tokens": sum(pair.fast.prompt_tokens for pair in pairs),
+        "learned_tokens": run.learned_tokens,
+        "fast": fast,
+        "exact": exact,
+        "ttft_ratio_median": statistics.median(ratios),
+        "ttft_ratio_quartiles": _quartiles(ratios),
+        "ttft_medians_ratio": exact["ttft_s"] / fast["ttft_s"],
+        "first_token_agreement": sum(p.fast.first == p.exact.first for p in pairs) / len(pairs),
+        "mean_kl": statistics.fmean(top_kl(p.exact.logprobs, p.fast.logprobs) for p in pairs),
+    }
+
+
+def _mode(timed: Sequence[Timed]) -> dict[str, Any]:
+    prompt = sum(one.prompt_tokens for one in timed)
+    ttfts = [one.ttft_s for one in timed]
+    return {
+        "ttft_s": statistics.median(ttfts),
+        "ttft_quartiles_s": _quartiles(ttfts),
+        "prompt_tokens_per_s": prompt / sum(one.whole_s for one in timed),
+        "prefix_hit_share": sum(one.prefix_hit_tokens for one in timed) / prompt,
+        "reused_share": sum(one.reused_tokens for one in timed) / prompt,
+        "recomputed_share": sum(one.recomputed_tokens for one in timed) / prompt,
+    }
+
+
+def _quartiles(values: Sequence[float]) -> list[float]:
+    if len(values) < 2:
+        return [values[0], values[0]]
+    low, _, high = statistics.quantiles(values, n=4)
+    return [low, high]
+
+
+def _send(client: EngineClient, model: str, request: Request, mode: str, discard: bool = False) -> Timed:
+    chat = chat_of(request)
+    options: dict[str, Any] = {"kv_transfer_params": {"agentcache": {"mode": mode}}}
+    if chat.tools:
+        # shown to the model, but no parser is needed on the server
+        options |= {"tools": chat.tools, "tool_choice": "none"}
+    if discard:
+        options["cache_salt"] = f"discarded-{time.time_ns()}"
+    before = client.status()["totals"]["requests"]
+    began = time.perf_counter()
+    answer: Answer = ask(client, model, chat.messages, **options)
+    whole_s = time.perf_counter() - began
+    record = _record(client, before)
+    return Timed(
+        ttft_s=answer.ttft_s,
+        whole_s=whole_s,
+        prompt_tokens=record["prompt_tokens"],
+        prefix_hit_tokens=record["prefix_hit_tokens"],
+        reused_tokens=record["reused_tokens"],
+        recomputed_tokens=record["recomputed_tokens"],
+        first=answer.first,
+        logprobs=answer.logprobs,
+    )
+
+
+def _record(client: EngineClient, before: int) -> dict[str, Any]:
+    """The engine's own account of the request just answered: it comes a step after the last token."""
+    deadline = time.monotonic() + 10.0
+    while time.monotonic() < deadline:
+        status = client.status()
+        if status["totals"]["requests"] > before:
+            record: dict[str, Any] = status["recent"][-1]
+            return record
+        time.sleep(0.02)
+    raise EngineError("the engine did not account for a request; is agentcache's plug-in loaded?")
+
+
+def _learn(client: EngineClient, model: str, learner: Learner, shadow: Blended, prompt: Prompt) -> int:
+    """Have computed what the request leaves behind; returns the tokens of it."""
+    outcome = shadow.serve(prompt)
+    total = 0
+    for known in learner.learned(prompt, outcome.reused):
+        tokens = known.info.tokens.tolist()
+        client.precompute(model, tokens, [0, len(tokens)])
+        total += len(tokens)
+    shadow.answered(prompt, outcome)
+    return total
