@@ -134,7 +134,8 @@ class Catalog:
 
     def rows(self, model: str, *, after: int = -1, page: int = 1000) -> Iterator[Row | str]:
         """Rows of `model` with keys above `after`, as they were added; the id alone of a row that is damaged."""
-        sql = f"SELECT key, {COLUMNS} FROM entries WHERE model = ? AND key > ? ORDER BY key LIMIT ?"
+        # "+": in the order of the table, not by an index and then sorted, again for every page
+        sql = f"SELECT key, {COLUMNS} FROM entries WHERE +model = ? AND key > ? ORDER BY key LIMIT ?"
         while True:
             with self._read_lock:
                 found = self._reader.execute(sql, (self._key(model), after, page)).fetchall()

@@ -80,6 +80,7 @@ def connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA cache_size = -65536")  # KiB: rows come in no order, and so do pages
     return connection
 
 
