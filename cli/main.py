@@ -14,6 +14,7 @@ from agentcache.cli import (
     replay_commands,
     serve_command,
     store_commands,
+    trace_commands,
 )
 from agentcache.errors import AgentCacheError
 
@@ -47,6 +48,7 @@ for module in (
     serve_command,
     demo_command,
     replay_commands,
+    trace_commands,
 ):
     module.register(app)
 

@@ -66,21 +66,28 @@ class Stretch(NamedTuple):
 def stretches(text: str, chat: Chat) -> list[Stretch]:
     """Kinds of a rendered prompt, ascending; characters in none of them are the template's.
 
-    A message's content is looked for behind the one before it, as templates keep their order.
+    A message's content is looked for behind the one before it, as templates keep their order; tool calls between their
+    message and the next.
     """
-    found: list[Stretch] = []
+    places: list[tuple[int, int]] = []
     here = 0
     for message in chat.messages:
         content = text_of(message.get("content"))
-        for wanted in (content, content.strip()):
-            start = text.find(wanted, here) if wanted else -1
-            if start >= 0:
-                found += _inside(wanted, start, message)
-                here = start + len(wanted)
-                break
-        for call in message.get("tool_calls") or ():
-            here = _find_call(text, here, call, found)
-    return found
+        start = text.find(content, here)
+        if start < 0:
+            content = content.strip()
+            start = text.find(content, here)
+        places.append((start, start + len(content)) if content and start >= 0 else (-1, here))
+        here = places[-1][1]
+    found: list[Stretch] = []
+    limit = len(text)
+    for message, (start, stop) in zip(reversed(chat.messages), reversed(places), strict=True):
+        # from the last one back, so that where the next message begins is known
+        found += reversed(_calls(text, stop, limit, message))
+        if start >= 0:
+            found += reversed(list(_inside(text[start:stop], start, message)))
+            limit = start
+    return found[::-1]
 
 
 def kinds_of(starts: npt.NDArray[np.int64], found: Sequence[Stretch]) -> Kinds:
@@ -98,16 +105,17 @@ def kinds_of(starts: npt.NDArray[np.int64], found: Sequence[Stretch]) -> Kinds:
     return np.array(kinds, np.uint8)[np.searchsorted(bounds, starts, side="right") - 1]
 
 
-def _find_call(text: str, here: int, call: Mapping[str, Any], found: list[Stretch]) -> int:
-    """A tool call's name and arguments, where the template shows them."""
-    function = call.get("function") or {}
-    arguments = function.get("arguments")
-    for wanted in (str(function.get("name") or ""), _written(arguments)):
-        start = text.find(wanted, here) if wanted else -1
-        if start >= 0:
-            found.append(Stretch(start, start + len(wanted), Kind.GENERATED))
-            here = start + len(wanted)
-    return here
+def _calls(text: str, here: int, limit: int, message: Mapping[str, Any]) -> list[Stretch]:
+    """A message's tool calls: names and arguments, where the template shows them."""
+    found = []
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        for wanted in (str(function.get("name") or ""), _written(function.get("arguments"))):
+            start = text.find(wanted, here, limit) if wanted else -1
+            if start >= 0:
+                here = start + len(wanted)
+                found.append(Stretch(start, here, Kind.GENERATED))
+    return found
 
 
 def _written(arguments: Any) -> str:
