@@ -11,6 +11,7 @@ from agentcache.cli import (
     demo_command,
     index_commands,
     model_commands,
+    plan_command,
     replay_commands,
     serve_command,
     store_commands,
@@ -49,6 +50,7 @@ for module in (
     demo_command,
     replay_commands,
     trace_commands,
+    plan_command,
 ):
     module.register(app)
 

@@ -7,61 +7,27 @@ import re
 from collections.abc import Sequence
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]{2,}")
-_VERBS = [
-    "builds",
-    "checks",
-    "collects",
-    "computes",
-    "decodes",
-    "derives",
-    "merges",
-    "orders",
-    "prepares",
-    "reads",
-    "resolves",
-    "returns",
-    "stores",
-    "updates",
-    "validates",
-    "wraps",
-]
-_THINGS = [
-    "the final value",
-    "a shared structure",
-    "the internal state",
-    "the caller's input",
-    "an ordered mapping",
-    "the pending entries",
-    "a bounded buffer",
-    "the default settings",
-    "the remaining items",
-    "a lazy view",
-    "the error context",
-    "the next stage's input",
-    "a normalised copy",
-    "the matching record",
-]
-_LINKS = [
-    "First",
-    "Then",
-    "After that",
-    "Next",
-    "In a further step",
-    "Where needed",
-    "Finally",
-    "Meanwhile",
+# fmt: off
+_VERBS = (
+    "builds", "checks", "collects", "computes", "decodes", "derives", "merges", "orders", "prepares",
+    "reads", "resolves", "returns", "stores", "updates", "validates", "wraps",
+)
+_THINGS = (
+    "the final value", "a shared structure", "the internal state", "the caller's input",
+    "an ordered mapping", "the pending entries", "a bounded buffer", "the default settings",
+    "the remaining items", "a lazy view", "the error context", "the next stage's input",
+    "a normalised copy", "the matching record",
+)
+_LINKS = (
+    "First", "Then", "After that", "Next", "In a further step", "Where needed", "Finally", "Meanwhile",
     "Once done",
-]
-_WHYS = [
-    "so that repeated calls agree",
-    "before control returns",
-    "without touching the original",
-    "as its callers expect",
-    "unless nothing is left to do",
-    "which keeps the cost low",
-    "to keep errors local",
-    "for later lookups",
-]
+)
+_WHYS = (
+    "so that repeated calls agree", "before control returns", "without touching the original",
+    "as its callers expect", "unless nothing is left to do", "which keeps the cost low",
+    "to keep errors local", "for later lookups",
+)
+# fmt: on
 
 
 def names_in(code: str) -> list[str]:
