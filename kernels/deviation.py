@@ -9,6 +9,11 @@ def key_deviation(fresh: torch.Tensor, reused: torch.Tensor) -> torch.Tensor:
     """Squared distance of each token's key from the fresh one, summed over heads and components, in float32.
 
     fresh, reused: [n, H, D] of one layer, any float dtype
-    Returns float32 [n]. (CacheBlend, section 4.3, ranks tokens by it at layer 1.)
+    Returns float32 [n]. (CacheBlend, section 4.3, ranks tokens by it at layer 1.) On CUDA a Triton kernel
+    (`deviation_gpu`).
     """
+    if fresh.is_cuda:
+        from agentcache.kernels.deviation_gpu import deviation
+
+        return deviation(fresh, reused)
     return (fresh.float() - reused.float()).square().sum(dim=(1, 2))

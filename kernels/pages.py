@@ -39,6 +39,11 @@ class PageLayout:
         )
         return pages.as_strided((pages.shape[0], extent + 1), (self.stride, 1))
 
+    def index(self, slots: torch.Tensor) -> torch.Tensor:
+        """Where the tokens' elements lie, counted from the first page's first: int64 [parts, n, H, D]."""
+        pages = slots // self.page_size * self.stride
+        return pages[None, :, None, None] + self.within[:, slots % self.page_size]
+
     def to(self, device: torch.device) -> PageLayout:
         return PageLayout(self.within.to(device), self.stride)
 

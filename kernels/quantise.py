@@ -1,6 +1,6 @@
 """Smaller K/V: quantised keys per channel, quantised values per token (KIVI), values rotated before (TurboQuant).
 
-The slow obvious reference, in torch, on any device; fast twins take the same arguments. Layouts:
+The slow obvious reference, in torch; on CUDA the same functions call Triton kernels (`quantise_gpu`). Layouts:
 
     x      [..., n, H, D]        any float dtype, D even; leading dimensions are usually the layers
     codes  [..., n, H, D]        uint8 (8 bits) or float8_e4m3fn (bits "fp8")
@@ -45,6 +45,10 @@ class Quantised:
 
 def quantise_keys(x: torch.Tensor, bits: Bits, group: int) -> Quantised:
     """Codes with one scale and zero a channel for every `group` tokens; the last group may be shorter."""
+    if _on_gpu(x, bits):
+        from agentcache.kernels import quantise_gpu
+
+        return quantise_gpu.quantise_keys(x, bits, group)
     n = x.shape[-3]
     pieces = [_scales(x[..., start : start + group, :, :].float(), -3, bits) for start in range(0, n, group)]
     scale = torch.cat([scale for scale, _ in pieces], dim=-3)
@@ -54,12 +58,20 @@ def quantise_keys(x: torch.Tensor, bits: Bits, group: int) -> Quantised:
 
 def dequantise_keys(q: Quantised, group: int, dtype: torch.dtype) -> torch.Tensor:
     """What `quantise_keys` was given, about: [..., n, H, D] in `dtype`."""
+    if _on_gpu(q.codes, q.bits):
+        from agentcache.kernels import quantise_gpu
+
+        return quantise_gpu.dequantise_keys(q, group, dtype)
     rows = _of_token(q.codes.shape[-3], group, q.codes.device)
     return _decode(q, rows).to(dtype)
 
 
 def quantise_values(x: torch.Tensor, bits: Bits, *, rotate: bool) -> Quantised:
     """Codes with one scale and zero a token and head."""
+    if _on_gpu(x, bits):
+        from agentcache.kernels import quantise_gpu
+
+        return quantise_gpu.quantise_values(x, bits, rotate=rotate)
     x = hadamard(x.float()) if rotate else x.float()
     scale, zero = _scales(x, -1, bits)
     return _encode(x, scale, zero, None, bits)
@@ -67,6 +79,10 @@ def quantise_values(x: torch.Tensor, bits: Bits, *, rotate: bool) -> Quantised:
 
 def dequantise_values(q: Quantised, dtype: torch.dtype, *, rotate: bool) -> torch.Tensor:
     """What `quantise_values` was given, about: [..., n, H, D] in `dtype`."""
+    if _on_gpu(q.codes, q.bits):
+        from agentcache.kernels import quantise_gpu
+
+        return quantise_gpu.dequantise_values(q, dtype, rotate=rotate)
     x = _decode(q, None)
     return (hadamard(x) if rotate else x).to(dtype)
 
@@ -102,6 +118,11 @@ def pack_nibbles(codes: torch.Tensor) -> torch.Tensor:
 def unpack_nibbles(packed: torch.Tensor) -> torch.Tensor:
     """uint8 [..., D/2] to [..., D]."""
     return torch.cat([packed & 15, packed >> 4], dim=-1)
+
+
+def _on_gpu(x: torch.Tensor, bits: Bits) -> bool:
+    """Whether the Triton kernels (`quantise_gpu`) take it. Casting to fp8 needs Ada, Hopper or later."""
+    return x.is_cuda and (bits != "fp8" or torch.cuda.get_device_capability(x.device) >= (8, 9))
 
 
 def _scales(x: torch.Tensor, dim: int, bits: Bits) -> tuple[torch.Tensor, torch.Tensor]:

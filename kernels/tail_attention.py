@@ -12,8 +12,12 @@ def tail_attention(
 
     queries: [w, Hq, D] of one layer, rotated, any float dtype; keys: [n, Hkv, D], Hq a multiple of Hkv, the key at
     index i stands at position i; query_positions: int64 [w], below n; scale: what products are multiplied by
-    Returns float32 [n]; its sum is w * Hq.
+    Returns float32 [n]; its sum is w * Hq. On CUDA two Triton kernels (`tail_attention_gpu`).
     """
+    if keys.is_cuda:
+        from agentcache.kernels.tail_attention_gpu import attention
+
+        return attention(queries, keys, query_positions, scale)
     count, heads, dim = queries.shape
     kv_heads = keys.shape[1]
     grouped = queries.float().view(count, kv_heads, heads // kv_heads, dim)

@@ -14,9 +14,14 @@ SUPPORTED_ROTARY = (
     "Llama3RotaryEmbedding",
     "YaRNScalingRotaryEmbedding",
     "NTKScalingRotaryEmbedding",
+    "DynamicNTKAlphaRotaryEmbedding",
+    "DynamicNTKScalingRotaryEmbedding",
     "DeepseekScalingRotaryEmbedding",
 )
-"""Rotary classes of vLLM that look a position up in one table. Others depend on length, modality or LoRA."""
+"""Rotary classes of vLLM that look a position up in one table. Others depend on modality, LoRA or more than one."""
+
+_LONG = "Phi3LongRoPEScaledRotaryEmbedding"
+"""Two tables, one of which the engine uses for all its life: which one follows from its longest prompt."""
 
 SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 """Of transformers' rotary modules, whose frequencies do not depend on the prompt's length."""
@@ -92,6 +97,10 @@ class KeyShift:
         name = type(module).__name__
         if _is_of_transformers(module):
             return cls(_computed_table(module, dtype, max_positions), True)
+        if name == _LONG:
+            both, border = module.long_short_cos_sin_cache.float(), module.original_max_position_embeddings
+            used = both[border:] if module.use_long_rope else both[:border]
+            return cls(_complex(*used.chunk(2, dim=-1)), True)
         if name not in SUPPORTED_ROTARY or len(getattr(module, "scaling_factors", [1])) != 1:
             raise UnsupportedPositions(f"unknown position scheme: {name}")
         table: torch.Tensor = module.cos_sin_cache

@@ -65,9 +65,9 @@ def tried_shift(
 def computed_kv(
     forward: PagedForward, paged: PagedKV, tokens: Tokens, pages: Sequence[int], distance: int
 ) -> torch.Tensor:
-    """K and V of all layers of `tokens` as the first of a prompt whose positions begin at `distance`: [parts, L, n, H, D].
+    """K and V of all layers of `tokens` as the first of a prompt whose positions begin at `distance`.
 
-    float32, on the CPU. Overwrites `pages`.
+    [parts, L, n, H, D], float32, on the CPU. Overwrites `pages`.
     """
     positions = np.arange(len(tokens), dtype=np.int64)
     forward.run(positions, tokens, pages, distance=distance, eager=True)

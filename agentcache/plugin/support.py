@@ -11,21 +11,40 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 
+_KINDS = {
+    "FullAttentionSpec": "full attention",
+    "MLAAttentionSpec": "MLA attention",
+    "SlidingWindowSpec": "sliding-window attention",
+    "SlidingWindowMLASpec": "sliding-window attention",
+    "ChunkedLocalAttentionSpec": "chunked local attention",
+    "CrossAttentionSpec": "cross attention",
+    "MambaSpec": "recurrent layers",
+}
+
+
 def why_unsupported(config: VllmConfig, kv: KVCacheConfig) -> str:
-    """Why no request of this engine can be blended; "" if they can."""
+    """Why no request of this engine can be blended; "" if they can, as far as its configuration tells.
+
+    Its positions are judged on the engine itself (agentcache.blend.trial).
+    """
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
 
-    if len(kv.kv_cache_groups) != 1:
-        return "layers with different kinds of attention"
-    spec = kv.kv_cache_groups[0].kv_cache_spec
-    if isinstance(spec, MLAAttentionSpec):
-        return "MLA attention"
-    if type(spec) is not FullAttentionSpec:
-        return f"attention kind {type(spec).__name__}"
-    if spec.sliding_window is not None or spec.attention_chunk_size is not None:
-        return "sliding-window attention"
     if config.model_config.is_encoder_decoder:
         return "encoder-decoder model"
+    kinds = sorted({_kind(group.kv_cache_spec) for group in kv.kv_cache_groups})
+    if not kinds:
+        return "no KV cache"
+    if len(kinds) > 1 or len(kv.kv_cache_groups) > 1:
+        return f"layers with different kinds of attention: {', '.join(kinds)}"
+    spec = kv.kv_cache_groups[0].kv_cache_spec
+    if type(spec) is MLAAttentionSpec and config.device_config.device_type == "cpu":
+        return "MLA attention on a CPU"  # vLLM's cannot look back at a context from a prompt's middle
+    if type(spec) not in (FullAttentionSpec, MLAAttentionSpec):
+        return kinds[0]
+    if spec.sliding_window is not None:
+        return "sliding-window attention"
+    if spec.attention_chunk_size is not None:
+        return "chunked local attention"
     if config.speculative_config is not None:
         return "speculative decoding"
     parallel = config.parallel_config
@@ -37,12 +56,19 @@ def why_unsupported(config: VllmConfig, kv: KVCacheConfig) -> str:
     return ""
 
 
+def _kind(spec: Any) -> str:
+    name = type(spec).__name__
+    return _KINDS.get(name, f"attention kind {name}")
+
+
 def layout_of(kv: KVCacheConfig, num_layers: int | None = None) -> EntryLayout:
     """The shape of one token's K/V on this rank, from the first KV cache group."""
+    from vllm.v1.kv_cache_interface import MLAAttentionSpec
+
     group = kv.kv_cache_groups[0]
     spec: Any = group.kv_cache_spec
     return EntryLayout(
-        parts=2,
+        parts=1 if isinstance(spec, MLAAttentionSpec) else 2,  # MLA keeps one latent vector a token
         layers=num_layers or len(group.layer_names),
         heads=spec.num_kv_heads,
         head_dim=spec.head_size,

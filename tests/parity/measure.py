@@ -1,0 +1,241 @@
+"""Run by the tests: engines with tiny models, one after the other in this process. Prints a JSON line for each.
+
+python -m tests.parity.measure FOLDER NAME...
+
+Each line tells how far blending lies from full prefill, and how far off it is when something is wrong on purpose.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+os.environ.update(
+    VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine in this process: its parts can be reached, and broken
+    VLLM_CPU_KVCACHE_SPACE="1",
+    VLLM_CPU_OMP_THREADS_BIND="nobind",  # two of these processes run beside each other
+    OMP_NUM_THREADS="1",
+    VLLM_PLUGINS="agentcache",
+    VLLM_LOGGING_LEVEL="ERROR",
+    HF_HUB_OFFLINE="1",
+)
+
+import numpy as np
+import torch
+
+from tests.parity.tiny import MAX_POSITIONS, REFUSED, SUPPORTED, VOCABULARY, Tiny, write
+
+Runs = Any
+MOVES = (1, 777, 3000)
+
+
+class TinyEngine:
+    """vLLM with one tiny model and the plug-in, and what the tests do with it."""
+
+    def __init__(self, tiny: Tiny, folder: Path) -> None:
+        from vllm import LLM
+        from vllm.config import KVTransferConfig
+
+        from agentcache.engine import transfer_config
+        from agentcache.plugin import process
+        from agentcache.settings import EngineSettings
+
+        settings = EngineSettings(store_dir=str(folder / "store"))
+        self.llm = LLM(
+            model=str(folder),
+            **{
+                "dtype": "float32",
+                "enforce_eager": True,
+                "max_model_len": MAX_POSITIONS,
+                "max_num_batched_tokens": 512,  # prompts are longer: pieces
+                "max_logprobs": -1,
+                "seed": 0,
+                "skip_tokenizer_init": True,
+                "kv_transfer_config": KVTransferConfig(**transfer_config(settings)),
+                **dict(tiny.engine),
+            },
+        )
+        assert process.WORKER is not None
+        self.worker = process.WORKER
+        self._asked = 0
+
+    def ask(self, prompt: list[int], **wish: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Logprobs of the whole vocabulary behind the prompt, [V], and the request's counters. No page is shared."""
+        from vllm import SamplingParams
+
+        self._asked += 1
+        params = SamplingParams(
+            max_tokens=1,
+            temperature=0,
+            logprobs=-1,
+            detokenize=False,
+            extra_args={"kv_transfer_params": {"agentcache": wish}},
+        )
+        request: Any = {"prompt_token_ids": prompt, "cache_salt": str(self._asked)}
+        output = self.llm.generate([request], params, use_tqdm=False)[0]
+        first = output.outputs[0].logprobs[0]
+        logprobs = torch.tensor([first[token].logprob for token in range(VOCABULARY)])
+        return logprobs, (output.kv_transfer_params or {}).get("agentcache", {})
+
+    def stop(self) -> None:
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm
+        gc.collect()
+        cleanup_dist_env_and_memory()
+
+
+def measured(engine: TinyEngine) -> dict[str, Any]:
+    """All figures of a supported model."""
+    random = np.random.default_rng(1)
+    a, b, c, head, middle, tail = (
+        random.integers(0, VOCABULARY, size).tolist() for size in (300, 250, 200, 37, 23, 41)
+    )
+    engine.ask(a + b + c, store={"cuts": [0, 300, 550, 750], "domain": "index"})
+    prompt = head + c + middle + a + b[:180] + tail
+    exact, _ = engine.ask(prompt, mode="exact")
+    in_place, _ = engine.ask(a + b + c + tail, mode="exact")
+    figures: dict[str, Any] = {}
+
+    def compare(name: str, reference: torch.Tensor, prompt: list[int], **wish: Any) -> None:
+        logprobs, counters = engine.ask(prompt, mode="fast", min_saved_tokens=0, **wish)
+        figures[name] = (logprobs - reference).abs().max().item()
+        figures[f"{name}, tokens"] = [counters["reused_tokens"], counters["recomputed_tokens"]]
+
+    compare("all", exact, prompt, strategy="all")
+    with patch("agentcache.blend.forward.runs", cut_at_random):
+        compare("all in runs", exact, prompt, strategy="all")
+        for change in (-40, 40):
+            with wrong_lengths(change):
+                compare(f"seq_len {change:+}", exact, prompt, strategy="all")
+    compare("in place", in_place, a + b + c + tail)
+    compare("boundary", exact, prompt)
+    compare("none", exact, prompt, strategy="none")
+    return figures | moved(engine, np.array(a, np.int32))
+
+
+def cut_at_random(positions: Any) -> Runs:
+    """The positions, which follow each other, as runs of 1 to 150."""
+    random = np.random.default_rng(3)
+    cuts = [int(positions[0])]
+    while cuts[-1] <= positions[-1]:
+        cuts.append(min(cuts[-1] + int(random.choice([1, 2, 7, 33, 64, 150])), int(positions[-1]) + 1))
+    return np.stack([cuts[:-1], cuts[1:]], axis=1).astype(np.int32)
+
+
+@contextmanager
+def wrong_lengths(change: int) -> Iterator[None]:
+    """Every virtual request behind the first tokens sees so many tokens more, or fewer, than it should."""
+    from agentcache.blend import virtual
+
+    original = virtual.CommonAttentionMetadata
+
+    def wrong(**given: Any) -> Any:
+        queries = given["query_start_loc_cpu"].diff()
+        lengths = given["seq_lens_cpu_upper_bound"]
+        wrong = torch.where(lengths > 100, torch.maximum(lengths + change, queries), lengths)
+        given.update(seq_lens=wrong, seq_lens_cpu_upper_bound=wrong, max_seq_len=int(wrong.max()))
+        return original(**given)
+
+    with patch.object(virtual, "CommonAttentionMetadata", wrong):
+        yield
+
+
+def moved(engine: TinyEngine, tokens: np.ndarray) -> dict[str, Any]:
+    """The stored first block, placed further back by the executor, against its K/V computed there."""
+    from agentcache.blend.trial import computed_kv, moved_error
+    from agentcache.plan.types import Plan, Span
+
+    executor = engine.worker._executor
+    assert executor is not None
+    forward, paged, shift = executor._forward, executor._paged, executor._shift
+    store = engine.worker.store
+    assert store is not None
+    entry = next(info for info in store.infos() if info.position == 0)
+    count = len(tokens)
+    pages = range(paged.num_pages - (MAX_POSITIONS + paged.page_size - 1) // paged.page_size, paged.num_pages)
+    nowhere = np.empty(0, np.int64)
+    figures: dict[str, Any] = {"moved": 0.0, "moved by one too many": float("inf")}
+    with paged.borrowed(pages):
+        here = computed_kv(forward, paged, tokens, pages, 0)
+        for distance in MOVES:
+            expected = computed_kv(forward, paged, tokens, pages, distance)
+            where = torch.arange(distance, distance + count)
+
+            def placed(by: int, distance: int = distance, where: torch.Tensor = where) -> torch.Tensor:
+                span = Span(distance, count, entry.id, 0, by, False, False)
+                plan = Plan(distance, distance + count, (span,), nowhere)
+                executor.execute(plan, np.zeros(MAX_POSITIONS, np.int32), pages)
+                return paged.read(paged.slots(pages, where)).float()
+
+            kv = placed(distance)
+            figures["moved"] = max(figures["moved"], distance_of(kv, expected))
+            off = distance_of(placed(distance - 1), expected)
+            figures["moved by one too many"] = min(figures["moved by one too many"], off)
+    figures["trial"] = moved_error(shift, here[0], expected[0], MOVES[-1])
+    other = replace(shift, neox=not shift.neox)
+    figures["trial, other pairs"] = moved_error(other, here[0], expected[0], MOVES[-1])
+    return figures
+
+
+def distance_of(kv: torch.Tensor, expected: torch.Tensor) -> float:
+    """Relative: the length of the difference over the length of what is expected; the largest of keys and values."""
+    difference = (kv - expected).flatten(1).norm(dim=1) / expected.flatten(1).norm(dim=1)
+    return difference.max().item()
+
+
+def report(tiny: Tiny, folder: Path) -> dict[str, Any]:
+    """One model's figures, or why it is not blended."""
+    os.environ["VLLM_MLA_DISABLE"] = "0" if tiny.mla else "1"
+    write(tiny, folder)
+    engine = TinyEngine(tiny, folder)
+    try:
+        if not engine.worker.unsupported:
+            return {"reason": "", **measured(engine)}
+        figures = {"reason": engine.worker.unsupported}
+        if not tiny.silent:
+            figures["fallback"] = engine.ask([5, 6, 7], mode="fast")[1]["fallback"]
+        return figures
+    finally:
+        engine.stop()
+
+
+def main(root: str, *names: str) -> None:
+    _start_cheaply()
+    for name in names:
+        try:
+            figures = report({**SUPPORTED, **REFUSED}[name], Path(root) / name.replace(" ", "-"))
+        except Exception as error:
+            figures = {"error": "".join(traceback.format_exception(error))}
+        print(json.dumps({"name": name, **figures}), flush=True)
+
+
+def _start_cheaply() -> None:
+    """Have vLLM inspect its model classes here, not in a process each, and start its CPU worker more than once."""
+    from vllm.model_executor.models import registry
+    from vllm.platforms import current_platform
+
+    registry._run_in_subprocess = lambda inspect: inspect()
+    kind: Any = type(current_platform)
+    first_time = kind.register_triton_kernel_overrides
+
+    def once(*_: Any) -> None:
+        # It walks all loaded modules and fails on numba's (docs/engine.md), which the first engine has loaded.
+        kind.register_triton_kernel_overrides = lambda *_: None
+        first_time()
+
+    kind.register_triton_kernel_overrides = once
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
