@@ -10,7 +10,7 @@ from pathlib import Path
 from agentcache.errors import UsageError
 from agentcache.store.catalog import Victim
 from agentcache.store.errors import EntryCorrupt, reason_of
-from agentcache.store.evict import make_room
+from agentcache.store.evict import make_room, unlinked
 from agentcache.store.files import read_file
 from agentcache.store.format import UnknownFormat
 from agentcache.store.layout import EntryLayout
@@ -154,7 +154,7 @@ class StoreAdmin:
                 break
         if max_bytes is not None:
             with self._catalog.transaction():
-                make_room(self._root, self._catalog, policy, max_bytes, 0, gone)
+                make_room(self._root, self._catalog, policy, max_bytes, 0, gone, unlinked)
         return Removed(len(gone), sum(victim.candidate.size_bytes for victim in gone))
 
     def clear(self, *, model: str = "", salt: str | None = None) -> Removed:

@@ -168,16 +168,16 @@ class Catalog:
         with self._write_lock:
             return int(self._writer.execute(_USAGE, (None, None)).fetchone()[1])
 
-    def victims(self, limit: int, *, unused_since: float | None = None) -> list[Victim]:
-        """The least recently used entries of all models, oldest first."""
+    def victims(self, limit: int, *, skip: int = 0, unused_since: float | None = None) -> list[Victim]:
+        """The least recently used entries of all models, oldest first, but for the first `skip`."""
         sql = (
             "SELECT key, fingerprint, salt, entries.id, size, length(tokens) / 4, created, last_used, uses "
             "FROM entries JOIN models ON models.id = entries.model "
-            "WHERE last_used < ? ORDER BY last_used LIMIT ?"
+            "WHERE last_used < ? ORDER BY last_used LIMIT ? OFFSET ?"
         )
         before = float("inf") if unused_since is None else unused_since
         with self._write_lock:
-            found = self._writer.execute(sql, (before, limit)).fetchall()
+            found = self._writer.execute(sql, (before, limit, skip)).fetchall()
         return [Victim(key, model, salt, Candidate(*rest)) for key, model, salt, *rest in found]
 
     def newest_use(self) -> float:

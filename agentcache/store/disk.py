@@ -17,9 +17,9 @@ from agentcache.store.catalog import Catalog, Victim
 from agentcache.store.clock import StoreClock
 from agentcache.store.codecs import RAW, Codec
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused, catalog_reason, reason_of
-from agentcache.store.evict import make_room
+from agentcache.store.evict import make_room, unlinked
 from agentcache.store.files import read_file, write_file
-from agentcache.store.format import UnknownFormat, encode
+from agentcache.store.format import Head, UnknownFormat, encode
 from agentcache.store.layout import EntryLayout
 from agentcache.store.listing import listed, listed_from_files
 from agentcache.store.opening import open_catalog
@@ -56,7 +56,7 @@ class DiskTier:
         StoreError if the catalog is newer than this program, or knows the model with another layout.
         """
         self._root, self._model, self._layout, self._codec = root, model, layout, codec
-        self._budget_bytes, self._policy, self._errors = budget_bytes, policy, errors
+        self.budget_bytes, self._policy, self._errors = budget_bytes, policy, errors
         self._counts = Counts()
         self._touches: dict[str, tuple[int, float]] = {}
         self._touch_lock = Lock()
@@ -83,7 +83,7 @@ class DiskTier:
         try:
             if path is None:
                 raise FileNotFoundError
-            head, info, kv = read_file(path)
+            head, info, kv = self._load(path)
             if info.id != id:
                 raise EntryCorrupt(f"the file of entry {id[:12]} holds another one")
             if head.layout != self._layout:
@@ -111,8 +111,8 @@ class DiskTier:
     def write(self, info: EntryInfo, kv: torch.Tensor) -> list[str]:
         if self._root.refusal:
             raise WriteRefused(self._root.refusal)
-        if not self._budget_bytes:
-            raise WriteRefused("no_disk_budget")
+        if not self.budget_bytes:
+            raise WriteRefused(f"no_{self.name}_budget")
         gone: list[Victim] = []
         try:
             self._write(info, kv, gone)
@@ -181,7 +181,7 @@ class DiskTier:
         entries, used = self._usage(None)
         counts = self._counts
         return TierStats(
-            entries, used, self._budget_bytes, counts["hits"], counts["misses"], counts["evictions"]
+            entries, used, self.budget_bytes, counts["hits"], counts["misses"], counts["evictions"]
         )
 
     def num_entries(self) -> int:
@@ -219,9 +219,9 @@ class DiskTier:
             self._next_try = time.monotonic() + _RETRY_S
             try:
                 catalog.register(self._model, self._layout.to_json())
-                if self._budget_bytes and not self._root.refusal:
+                if self.budget_bytes and not self._root.refusal:
                     with catalog.transaction():
-                        make_room(self._root, catalog, self._policy, self._budget_bytes, 0, [])
+                        make_room(self._root, catalog, self._policy, self.budget_bytes, 0, [], self._spare)
             except StoreError:
                 catalog.close()
                 raise
@@ -247,18 +247,20 @@ class DiskTier:
     def _write(self, info: EntryInfo, kv: torch.Tensor, gone: list[Victim]) -> None:
         buffers = encode(self._model, self._layout, info, kv, self._codec)
         size = sum(len(buffer) for buffer in buffers)
-        if size > self._budget_bytes:
-            raise WriteRefused("larger_than_disk_budget")
+        if size > self.budget_bytes:
+            raise WriteRefused(f"larger_than_{self.name}_budget")
         path = self._root.entry_path(self._model, info.salt, info.id)
         self._note_uses()  # what was read lately must not be what goes
         with self._catalog.transaction():
             if path.is_file() and self._catalog.salt_of(self._model, info.id) is not None:
                 return
-            if not make_room(self._root, self._catalog, self._policy, self._budget_bytes, size, gone):
-                raise WriteRefused("disk_budget_taken")
+            if not make_room(
+                self._root, self._catalog, self._policy, self.budget_bytes, size, gone, self._spare
+            ):
+                raise WriteRefused(f"{self.name}_budget_taken")
             reservation = self._catalog.reserve(self._root.owner, self._model, info.salt, info.id, size)
         try:
-            write_file(path, self._root.scratch, buffers)
+            self._save(path, buffers)
             now = self.clock.now()
             with self._catalog.transaction():
                 self._catalog.release(reservation)
@@ -268,6 +270,15 @@ class DiskTier:
             with suppress(sqlite3.Error):  # else the next process to open the root releases it
                 self._catalog.release(reservation)
             raise
+
+    def _load(self, path: Path) -> tuple[Head, EntryInfo, torch.Tensor]:
+        return read_file(path)
+
+    def _save(self, path: Path, buffers: list[memoryview]) -> None:
+        write_file(path, self._root.scratch, buffers)
+
+    def _spare(self, path: Path) -> bool:
+        return unlinked(path)
 
     def _evicted(self, gone: list[Victim]) -> list[str]:
         self._counts.add("evictions", len(gone))
@@ -303,7 +314,9 @@ class DiskTier:
         self._counts.add("misses")
         if reason:
             self._errors.add(reason)
-        return EntryMissing(f"entry {id[:12]} is not on disk" + (f" ({reason})" if reason else ""))
+        return EntryMissing(
+            f"entry {id[:12]} is not in the {self.name} tier" + (f" ({reason})" if reason else "")
+        )
 
     def _rebuild(self) -> None:
         try:

@@ -28,6 +28,11 @@ class WriteRefused(Exception):
         self.reason = reason
         self.evicted = list(evicted)
 
+    @property
+    def by_budget(self) -> bool:
+        """Whether a budget was in the way, as opposed to a fault."""
+        return "budget" in self.reason
+
 
 _REASONS = {
     errno.ENOSPC: "disk_full",

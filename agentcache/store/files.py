@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def write_file(path: Path, scratch: Path, buffers: Sequence[memoryview]) -> None:
-    """Write `buffers` to `path`, durably: readers see nothing or all of it. OSError leaves nothing behind."""
+def write_file(path: Path, scratch: Path, buffers: Sequence[memoryview], *, durable: bool = True) -> None:
+    """Write `buffers` to `path`: readers see nothing or all of it. OSError leaves nothing behind."""
     temporary = scratch / path.name
     try:
         with open(temporary, "xb", buffering=0, opener=_private) as file:
@@ -29,14 +29,16 @@ def write_file(path: Path, scratch: Path, buffers: Sequence[memoryview]) -> None
                 done = 0
                 while done < len(buffer):
                     done += file.write(buffer[done:])
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         make_private(path.parent)
         os.replace(temporary, path)
     except OSError:
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 def read_file(path: Path) -> tuple[Head, EntryInfo, torch.Tensor]:
@@ -54,6 +56,15 @@ def read_info(path: Path) -> tuple[Head, EntryInfo]:
     with _opened(path) as (fd, size):
         head = _read_head(fd, size)
         return head, _read_info(fd, head)
+
+
+def map_info(fd: int, path: Path) -> tuple[Head, EntryInfo]:
+    """As `read_info`, of an open file."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise EntryCorrupt(f"{path.name} is not a file")
+    head = _read_head(fd, status.st_size)
+    return head, _read_info(fd, head)
 
 
 @contextmanager

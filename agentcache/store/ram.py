@@ -1,98 +1,92 @@
-"""The RAM tier: tensors by id, within a budget. Its user holds a lock; it has none of its own."""
+"""The RAM tier: entry files in shared memory, one budget for all processes of a host, read without a copy.
+
+It is a disk tier whose disk is memory, so a killed process leaves it as usable, and as much within its budget, as it
+leaves the disk. Whoever reads an entry maps its file and holds a shared lock on it for as long as the tensor lives;
+the kernel lets go of both when a process dies. Eviction takes an exclusive lock first, and passes over files that it
+cannot have. The last process to close the tier deletes it: it is only a cache of the disk.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
-from itertools import islice
+import fcntl
+import mmap
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
 
 import torch
+from blake3 import blake3
 
 from agentcache.entry import EntryInfo
-from agentcache.store.policy import SAMPLE, Candidate, EvictionPolicy
+from agentcache.store.disk import DiskTier
+from agentcache.store.files import map_info, write_file
+from agentcache.store.format import Head
+
+SHARED_MEMORY = Path("/dev/shm")
+_MADV_POPULATE_READ = 22  # Linux 5.14: map all pages in one call, instead of a fault for every 64 KiB
 
 
-@dataclass(slots=True)
-class Resident:
-    """An entry in RAM. `pinned`: being written below, must stay; `durable`: a lower tier holds it too."""
+def ram_folder(root: Path, budget_bytes: int) -> tuple[Path, int]:
+    """Where the RAM tier of the store at `root` lies, and how much of `budget_bytes` it may use there.
 
-    info: EntryInfo
-    kv: torch.Tensor
-    created: float
-    last_used: float
-    uses: int
-    pinned: bool
-    durable: bool
-
-
-class RamTier:
-    """At most `budget_bytes` of K/V. Tensors are handed out as they are: readers must not write to them."""
-
-    def __init__(self, budget_bytes: int, policy: EvictionPolicy) -> None:
-        self.budget_bytes = budget_bytes
-        self.num_bytes = 0
-        self._pinned_bytes = 0
-        self._policy = policy
-        self._residents: OrderedDict[str, Resident] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._residents)
-
-    def __contains__(self, id: str) -> bool:
-        return id in self._residents
-
-    def peek(self, id: str) -> Resident | None:
-        """The resident, without counting it as used."""
-        return self._residents.get(id)
-
-    def residents(self) -> list[Resident]:
-        return list(self._residents.values())
-
-    def get(self, id: str, now: float) -> torch.Tensor | None:
-        resident = self._residents.get(id)
-        if resident is None:
-            return None
-        resident.last_used = now
-        resident.uses += 1
-        self._residents.move_to_end(id)
-        return resident.kv
-
-    def make_room(self, size_bytes: int) -> list[Resident] | None:
-        """Evict until `size_bytes` fit, and return what went; None (and nothing went) if they cannot now."""
-        if self._pinned_bytes + size_bytes > self.budget_bytes:
-            return None
-        evicted: list[Resident] = []
-        while self.num_bytes + size_bytes > self.budget_bytes:
-            free = (resident for resident in self._residents.values() if not resident.pinned)
-            victim = min(islice(free, SAMPLE), key=lambda r: self._policy.worth(_candidate(r)))
-            evicted.append(victim)
-            self.drop(victim.info.id)
-        return evicted
-
-    def add(self, resident: Resident) -> None:
-        """Room must have been made."""
-        self._residents[resident.info.id] = resident
-        self.num_bytes += resident.kv.nbytes
-        self._pinned_bytes += resident.kv.nbytes if resident.pinned else 0
-        assert self.num_bytes <= self.budget_bytes
-
-    def drop(self, id: str) -> Resident | None:
-        resident = self._residents.pop(id, None)
-        if resident is not None:
-            self.num_bytes -= resident.kv.nbytes
-            self._pinned_bytes -= resident.kv.nbytes if resident.pinned else 0
-        return resident
-
-    def unpin(self, resident: Resident, durable: bool) -> None:
-        """The write of `resident` ended, well (`durable`) or not."""
-        if resident.pinned and self._residents.get(resident.info.id) is resident:
-            self._pinned_bytes -= resident.kv.nbytes
-        resident.pinned = False
-        resident.durable = durable
+    In shared memory; or, where there is too little of it (containers often have 64 MB), beside the entries, where the
+    system's page cache does the same, less surely.
+    """
+    digest = blake3(os.fsencode(root.resolve())).hexdigest(8)
+    folder = SHARED_MEMORY / f"agentcache-{os.geteuid()}-{digest}"
+    try:
+        room = os.statvfs(SHARED_MEMORY)
+        there = folder.lstat() if folder.exists() else None
+    except OSError:
+        return root / "ram", budget_bytes
+    if there is not None and (there.st_uid != os.geteuid() or there.st_mode & 0o077):
+        return root / "ram", budget_bytes  # somebody else's
+    most = int(0.8 * room.f_blocks * room.f_frsize)
+    if most < budget_bytes // 2:
+        return root / "ram", budget_bytes
+    return folder, min(budget_bytes, most)
 
 
-def _candidate(resident: Resident) -> Candidate:
-    info = resident.info
-    return Candidate(
-        info.id, resident.kv.nbytes, info.num_tokens, resident.created, resident.last_used, resident.uses
-    )
+class RamTier(DiskTier):
+    """As `DiskTier`. What `read` returns shares the tier's memory: an entry stays for as long as it is held."""
+
+    name = "ram"
+
+    def close(self) -> None:
+        super().close()
+        with suppress(OSError), self._root.exclusive():
+            self._root.sweep()
+            if not self._root.owners() - {self._root.owner} and not self._root.refusal:
+                shutil.rmtree(self._root.path, ignore_errors=True)
+        self._root.close()
+
+    def _load(self, path: Path) -> tuple[Head, EntryInfo, torch.Tensor]:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)  # belongs to the open file, which the mapping keeps open
+            head, info = map_info(fd, path)
+            memory = mmap.mmap(fd, 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
+        with suppress(OSError):
+            memory.madvise(_MADV_POPULATE_READ)
+        body = torch.frombuffer(memory, dtype=torch.uint8, offset=head.start, count=head.kv_bytes)
+        return head, info, head.trust(body)
+
+    def _save(self, path: Path, buffers: list[memoryview]) -> None:
+        write_file(path, self._root.scratch, buffers, durable=False)
+
+    def _spare(self, path: Path) -> bool:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        else:
+            return super()._spare(path)
+        finally:
+            os.close(fd)

@@ -91,12 +91,21 @@ class Root:
         if self.refusal:
             yield
             return
-        lock = _open_lock(self.path / "lock")
+        lock = self._locked()
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
             os.close(lock)
+
+    def _locked(self) -> int:
+        while True:
+            make_private(self.path)
+            lock = _open_lock(self.path / "lock")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with suppress(OSError):
+                if os.fstat(lock).st_ino == os.stat(self.path / "lock").st_ino:
+                    return lock
+            os.close(lock)  # the root was deleted while we waited (a RAM tier, when it was closed)
 
     def sweep(self) -> list[str]:
         """Delete what dead processes left half-written and return their names. Call inside `exclusive`."""

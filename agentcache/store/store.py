@@ -1,8 +1,10 @@
-"""The entry store: RAM above disk, written behind by one thread, verified on every read."""
+"""The entry store: shared memory above disk above remote tiers, written behind, verified when it leaves a file."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Condition
 
@@ -15,13 +17,15 @@ from agentcache.store.disk import DiskTier, OnAdd
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused
 from agentcache.store.layout import EntryLayout
 from agentcache.store.policy import EvictionPolicy, LeastRecentlyUsed
-from agentcache.store.ram import RamTier, Resident
+from agentcache.store.ram import RamTier, ram_folder
 from agentcache.store.root import Root
-from agentcache.store.stats import Counts, StoreStats, TierStats
+from agentcache.store.stats import Counts, StoreStats
 from agentcache.store.tier import Tier
-from agentcache.store.writer import Writer
+from agentcache.store.writer import Pending, Writer
 
 OnEvict = Callable[[list[str]], None]
+_MOVING_BYTES = 256 << 20
+"""Of entries on their way up, at most: they are held in the process's own memory meanwhile."""
 
 
 class EntryStore:
@@ -35,9 +39,9 @@ class EntryStore:
     def __init__(
         self,
         root: Root,
+        ram: RamTier,
         disk: DiskTier,
-        ram_bytes: int,
-        policy: EvictionPolicy,
+        remote: Sequence[Tier],
         model: str,
         layout: EntryLayout,
         errors: Counts,
@@ -46,16 +50,18 @@ class EntryStore:
     ) -> None:
         """Use `open`."""
         self.model, self.layout = model, layout
-        self._root, self._disk = root, disk
-        self._lower: tuple[Tier, ...] = (disk,)  # nearest first
-        self._clock = disk.clock
-        self._errors, self._ram_counts = errors, Counts()
-        self._on_evict = on_evict
-        self._put_wait_s = put_wait_s
-        self._changed = Condition()  # guards the RAM tier
-        self._ram = RamTier(ram_bytes, policy)
+        self._root, self._ram, self._disk = root, ram, disk
+        self._lower: tuple[Tier, ...] = (disk, *remote)  # nearest first
+        self._errors, self._on_evict, self._put_wait_s = errors, on_evict, put_wait_s
+        self._changed = Condition()  # guards `_queued`, and tells when it has become shorter
+        self._queued: set[str] = set()
         self._closed = False
-        self._writer = Writer(self._write, self._disk.tick)
+        self._writer = Writer("writer", self._write, self._tick)
+        self._mover = Writer("mover", self._move_up)
+        for info in ram.infos():  # what a killed process had no time to make durable
+            with suppress(StoreError):
+                if disk.missing([info.id]):
+                    self._queue(Pending(info, ram.read(info.id)[1]))
 
     @classmethod
     def open(
@@ -75,7 +81,8 @@ class EntryStore:
         """Open (or create) the store at `root` for one model.
 
         model: the engine's fingerprint, 64 hex digits; entries of other models live apart in the same root
-        ram_bytes: budget of this process, for K/V in RAM, queued writes included
+        ram_bytes: budget of all processes that have the root open, for entry files in shared memory, those queued
+            to be written to disk included; nothing is put where it is 0
         disk_bytes: budget of the whole root, for entry files, temporary ones included; 0: nothing is written
         disk_codec: how entries are written (`codecs.py`); all of them are read
         put_wait_s: how long `put` may wait for queued writes when RAM is full of them
@@ -87,64 +94,76 @@ class EntryStore:
             raise StoreError("a store is opened for a model fingerprint of 64 hex digits")
         policy = policy or LeastRecentlyUsed()
         errors = Counts()
+        codec = codec_named(disk_codec, layout)
         opened = Root(root)
         try:
-            codec = codec_named(disk_codec, layout)
             disk = DiskTier(opened, model, layout, disk_bytes, policy, errors, codec, on_add)
+            try:
+                folder, room = ram_folder(root, ram_bytes)
+                ram = RamTier(Root(folder), model, layout, room, policy, errors)
+            except BaseException:
+                disk.close()
+                raise
         except BaseException:
             opened.close()
             raise
-        return cls(opened, disk, ram_bytes, policy, model, layout, errors, on_evict, put_wait_s)
+        return cls(opened, ram, disk, (), model, layout, errors, on_evict, put_wait_s)
 
     def infos(self) -> Iterator[EntryInfo]:
         """Everything that can be served, each entry once; what is put meanwhile may be left out."""
-        with self._changed:
-            residents = {resident.info.id: resident.info for resident in self._ram.residents()}
+        above = {info.id: info for info in self._ram.infos()}
         for info in self._disk.infos():
-            residents.pop(info.id, None)
+            above.pop(info.id, None)
             yield info
-        yield from residents.values()
+        yield from above.values()
 
     def put(self, info: EntryInfo, kv: torch.Tensor) -> None:
-        """Store an entry: readable at once, durable later (`flush`). Idempotent. Takes over `kv`.
+        """Store an entry: readable at once, durable later (`flush`). Idempotent.
 
         Never fails for want of room, disk or permission: then the entry is not kept, or in RAM alone, and the
         reason is counted. ValueError if `kv` or the id do not fit the store.
         """
         kv = self._checked(info, kv)
-        durable = not self._disk.missing([info.id])
         with self._changed:
-            if info.id in self._ram or self._closed:
+            if self._closed or info.id in self._queued:
                 return
-            evicted = self._room(kv.nbytes, wait=not durable)
-            if evicted is None:
-                if not durable:
-                    self._errors.add(
-                        "larger_than_ram_budget" if kv.nbytes > self._ram.budget_bytes else "ram_full"
-                    )
+        durable = not self._disk.missing([info.id])
+        if durable and not self._ram.missing([info.id]):
+            return
+        try:
+            evicted = self._write_ram(info, kv, wait=not durable)
+        except WriteRefused as refused:
+            self._lost_from_ram(refused.evicted)
+            if durable:
                 return
-            now = self._clock.now()
-            resident = Resident(info, kv, now, now, 0, pinned=not durable, durable=durable)
-            self._ram.add(resident)
+            self._errors.add(refused.reason)
+            if refused.by_budget or self._writer.pending_bytes + kv.nbytes > self._ram.budget_bytes:
+                return
+            self._queue(Pending(info, kv.clone()))  # no shared memory to be had: straight to disk
+            return
+        self._lost_from_ram(evicted)
         if not durable:
-            self._writer.submit(resident)
-        self._report(evicted)
+            try:
+                kv = self._ram.read(info.id)[1]
+            except (EntryMissing, EntryCorrupt):  # evicted at once: there is hardly any room
+                kv = kv.clone()
+            self._queue(Pending(info, kv))
 
     def read(self, id: str) -> torch.Tensor:
         """The entry's K/V, shared: never write to it. EntryMissing, or EntryCorrupt (out of service now)."""
-        with self._changed:
-            kv = self._ram.get(id, self._clock.now())
-        self._ram_counts.add("misses" if kv is None else "hits")
-        if kv is not None:
-            return kv
-        failure: StoreError = EntryMissing(f"entry {id[:12]} is in no tier")
+        failure: StoreError
+        try:
+            return self._ram.read(id)[1]
+        except (EntryMissing, EntryCorrupt) as error:
+            failure = error
         for tier in self._lower:
             try:
                 info, kv = tier.read(id)
             except (EntryMissing, EntryCorrupt) as error:
-                failure = error
+                failure = error if isinstance(error, EntryCorrupt) else failure
             else:
-                self._promote(info, kv)
+                if self._mover.pending_bytes + kv.nbytes <= _MOVING_BYTES:
+                    self._mover.submit(Pending(info, kv))
                 return kv
         self._tell([id])
         raise failure
@@ -154,8 +173,7 @@ class EntryStore:
 
     def missing(self, ids: Sequence[str]) -> list[str]:
         """Those of `ids` that no tier holds, in their order."""
-        with self._changed:
-            left = [id for id in ids if id not in self._ram]
+        left = self._ram.missing(ids)
         for tier in self._lower:
             left = tier.missing(left)
         return left
@@ -163,25 +181,23 @@ class EntryStore:
     def remove(self, id: str) -> None:
         """Delete an entry from every tier. Nothing happens if there is none."""
         with self._changed:
-            here = self._ram.drop(id) is not None
-        for tier in self._lower:
+            here = id in self._queued
+            self._queued.discard(id)
+        for tier in (self._ram, *self._lower):
             here |= tier.remove(id)
         if here:
             self._tell([id])
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until every write queued by now is durable or given up; False if that takes longer."""
-        return self._writer.flush(timeout_s)
+        """Wait until every write and move queued by now is done or given up; False if that takes longer."""
+        began = time.monotonic()
+        return self._writer.flush(timeout_s) and self._mover.flush(
+            max(0.0, began + timeout_s - time.monotonic())
+        )
 
     def stats(self) -> StoreStats:
-        with self._changed:
-            entries, used = len(self._ram), self._ram.num_bytes
-        counts = self._ram_counts
-        ram = TierStats(
-            entries, used, self._ram.budget_bytes, counts["hits"], counts["misses"], counts["evictions"]
-        )
         return StoreStats(
-            tiers={"ram": ram} | {tier.name: tier.stats() for tier in self._lower},
+            tiers={tier.name: tier.stats() for tier in (self._ram, *self._lower)},
             entries=self._disk.num_entries(),
             pending=self._writer.pending,
             errors=self._errors.to_dict(),
@@ -193,8 +209,8 @@ class EntryStore:
             if self._closed:
                 return
             self._closed = True
-        if self._writer.close(timeout_s):
-            for tier in self._lower:
+        if self._writer.close(timeout_s) and self._mover.close(timeout_s):
+            for tier in (self._ram, *self._lower):
                 tier.close()
             self._root.close()
 
@@ -213,61 +229,63 @@ class EntryStore:
             )
         if info.id != entry_id(self.model, info.salt, info.context, info.tokens):
             raise ValueError(f"{info.id[:12]} is not the entry's content address for this model")
-        kv = kv.detach().contiguous()
-        if kv.untyped_storage().nbytes() > kv.nbytes:
-            kv = kv.clone()  # a slice would keep a tensor alive that the budget does not know
-        return kv
+        return kv.detach().contiguous()
 
-    def _room(self, size_bytes: int, *, wait: bool) -> list[Resident] | None:
-        """Room in RAM, waiting for queued writes if they are what fills it. Call with the lock held."""
-        evicted = self._ram.make_room(size_bytes)
-        if evicted is None and wait and size_bytes <= self._ram.budget_bytes:
+    def _write_ram(self, info: EntryInfo, kv: torch.Tensor, *, wait: bool) -> list[str]:
+        """Into the RAM tier, waiting for queued writes if they are what fills it. What was evicted, or WriteRefused."""
+        until = time.monotonic() + (self._put_wait_s if wait else 0.0)
+        gone: list[str] = []
+        while True:
+            try:
+                return gone + self._ram.write(info, kv)
+            except WriteRefused as refused:
+                gone += refused.evicted
+                left = until - time.monotonic()
+                if refused.reason != "ram_budget_taken" or left <= 0:
+                    refused.evicted = gone
+                    raise
+                with self._changed:
+                    self._changed.wait(min(left, 0.05))  # another process's writes may end as well
 
-            def try_again() -> bool:
-                nonlocal evicted
-                evicted = self._ram.make_room(size_bytes)
-                return evicted is not None
-
-            self._changed.wait_for(try_again, self._put_wait_s)
-        return evicted
-
-    def _promote(self, info: EntryInfo, kv: torch.Tensor) -> None:
+    def _queue(self, entry: Pending) -> None:
         with self._changed:
-            evicted = None if info.id in self._ram else self._ram.make_room(kv.nbytes)
-            if evicted is not None:
-                now = self._clock.now()
-                self._ram.add(Resident(info, kv, now, now, 1, pinned=False, durable=True))
-        self._report(evicted or [])
+            self._queued.add(entry.info.id)
+        self._writer.submit(entry)
 
-    def _write(self, resident: Resident) -> None:
-        """Runs in the writer thread."""
-        info = resident.info
-        if self._ram.peek(info.id) is not resident:
-            return
-        durable, gone = True, []
+    def _write(self, entry: Pending) -> None:
+        """Runs in the writer's thread."""
+        info = entry.info
+        with self._changed:
+            if info.id not in self._queued:
+                return  # removed meanwhile
+        gone: list[str] = []
         try:
-            for tier in self._lower:
-                gone += tier.write(info, resident.kv)
+            gone = self._disk.write(info, entry.kv)
         except WriteRefused as refused:
             self._errors.add(refused.reason)
-            durable, gone = False, gone + refused.evicted
+            gone = refused.evicted
         with self._changed:
-            removed = self._ram.peek(info.id) is not resident
-            self._ram.unpin(resident, durable)
-            for id in gone:
-                above = self._ram.peek(id)
-                if above is not None:
-                    above.durable = False
-            lost = [id for id in gone if id not in self._ram]
+            removed = info.id not in self._queued
+            self._queued.discard(info.id)
             self._changed.notify_all()
         if removed:
-            for tier in self._lower:
-                tier.remove(info.id)
-        self._tell(lost)
+            self._disk.remove(info.id)
+        self._tell(self.missing(gone))
 
-    def _report(self, evicted: list[Resident]) -> None:
-        self._ram_counts.add("evictions", len(evicted))
-        self._tell([resident.info.id for resident in evicted if not resident.durable])
+    def _move_up(self, entry: Pending) -> None:
+        """Runs in the mover's thread: what was read below is likely to be read again."""
+        try:
+            self._lost_from_ram(self._ram.write(entry.info, entry.kv))
+        except WriteRefused as refused:
+            self._lost_from_ram(refused.evicted)
+
+    def _tick(self) -> None:
+        for tier in (self._ram, *self._lower):
+            tier.tick()
+
+    def _lost_from_ram(self, ids: list[str]) -> None:
+        """The RAM tier has evicted entries; below they may be there still."""
+        self._tell(self.missing(ids))
 
     def _tell(self, ids: list[str]) -> None:
         if ids and self._on_evict is not None:

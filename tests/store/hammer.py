@@ -3,8 +3,7 @@
 hammer.py killed ROOT FIRST LAST     a child puts and removes entries over and over and is killed at a random
                                      moment; then "killed" is printed; again for each line on stdin
 hammer.py once ROOT FIRST LAST       put entries FIRST..LAST once, read everything back, print the stats
-hammer.py limited ROOT BYTES         the same for 20 entries, with files limited to BYTES (a full disk)
-hammer.py recover ROOT FIRST LAST    as `once`, opened on a full disk that is empty again before the puts
+hammer.py limited ROOT BYTES         the same for 20 entries, with files limited to BYTES
 hammer.py nobody ROOT FIRST LAST     the same as `once`, without the right to write ROOT
 """
 
@@ -88,19 +87,6 @@ def main(action: str, root: str, *numbers: str) -> None:
         limit = int(numbers[0])
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         put_and_read(root, range(20))
-    elif action == "recover":
-        unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, unlimited[1]))
-        store = open_store(root)
-        store.put(*entries.make_entry(0))
-        store.flush(60)
-        assert sum(store.stats().errors.values()) == 2, store.stats()
-        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-        store._disk.recover()
-        store.put(*entries.make_entry(1))
-        assert store.flush(60)
-        store.close()
-        put_and_read(root, range(*map(int, numbers)))
     elif action == "nobody":
         if os.geteuid() == 0:
             os.setuid(NOBODY)  # permissions do not bind the superuser

@@ -40,7 +40,7 @@ def bytes_on_disk(root: Path) -> int:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    ram_tokens=st.integers(0, 400),
+    ram_tokens=st.integers(0, 600),
     disk_files=st.floats(0, 6),
     steps=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 120), st.booleans()), max_size=25),
 )
@@ -85,7 +85,7 @@ def test_budgets_hold_under_any_puts_and_reads(
                     assert bits(store.read(id)) == known[id]
                 except EntryMissing:  # it was in RAM alone, and a read before brought another one there
                     assert id in lost
-            if ram >= 120 * TOKEN:  # else puts may have been refused
+            if ram >= 2 * (4096 + 120 * (TOKEN + 4)):  # else puts may have been refused
                 assert known.keys() - served <= lost
             store.close()
         finally:
@@ -97,7 +97,7 @@ def test_budgets_hold_under_any_puts_and_reads(
 
 def test_the_least_recently_used_goes_first(open_store: OpenStore) -> None:
     lost: list[str] = []
-    store = open_store(ram=4 * 50 * TOKEN, disk=4 * FILE_50, on_evict=lost.extend)
+    store = open_store(ram=4 * FILE_50, disk=4 * FILE_50, on_evict=lost.extend)
     ids = []
     for seed in range(4):
         info, kv = make_entry(seed)
@@ -107,7 +107,7 @@ def test_the_least_recently_used_goes_first(open_store: OpenStore) -> None:
     store = open_store(ram=0, disk=4 * FILE_50, on_evict=lost.extend)
     store.read(ids[0])  # from disk: the oldest is now the newest
     store.close()
-    store = open_store(ram=50 * TOKEN, disk=4 * FILE_50, on_evict=lost.extend)
+    store = open_store(ram=FILE_50, disk=4 * FILE_50, on_evict=lost.extend)
     store.put(*make_entry(10))
     store.flush(30)
     store.put(*make_entry(11))
@@ -164,7 +164,7 @@ def test_a_smaller_budget_at_the_next_start(open_store: OpenStore, root: Path) -
 
 
 def test_too_large_is_counted(open_store: OpenStore) -> None:
-    store = open_store(ram=60 * TOKEN, disk=30 * TOKEN)
+    store = open_store(ram=4096 + 60 * (TOKEN + 4), disk=30 * TOKEN)
     store.put(*make_entry(1, 61))
     store.put(*make_entry(2, 40))
     store.flush(30)

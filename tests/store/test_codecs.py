@@ -70,8 +70,10 @@ def test_damage_in_any_part_is_found(open_store: OpenStore, root: Path, name: st
         raw = bytearray(path.read_bytes())
         raw[at] ^= 4
         path.write_bytes(raw)
+        store = open_store(layout=WIDE)
         with pytest.raises(EntryCorrupt):
-            open_store(layout=WIDE).read(info.id)
+            store.read(info.id)
+        store.close()
 
 
 def test_names() -> None:
