@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from threading import Condition
@@ -12,13 +13,16 @@ import torch
 
 from agentcache.entry import EntryInfo, entry_id
 from agentcache.errors import StoreError
+from agentcache.store.buckets import open_bucket
 from agentcache.store.codecs import codec_named
 from agentcache.store.disk import DiskTier, OnAdd
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused
 from agentcache.store.layout import EntryLayout
 from agentcache.store.policy import EvictionPolicy, LeastRecentlyUsed
 from agentcache.store.ram import RamTier, ram_folder
+from agentcache.store.remote import RemoteTier
 from agentcache.store.root import Root
+from agentcache.store.sender import Sender
 from agentcache.store.stats import Counts, StoreStats
 from agentcache.store.tier import Tier
 from agentcache.store.writer import Pending, Writer
@@ -26,6 +30,10 @@ from agentcache.store.writer import Pending, Writer
 OnEvict = Callable[[list[str]], None]
 _MOVING_BYTES = 256 << 20
 """Of entries on their way up, at most: they are held in the process's own memory meanwhile."""
+
+
+_HEDGE_S = 0.1
+"""How long a read waits for the disk alone when a remote tier has the entry as well."""
 
 
 class EntryStore:
@@ -41,7 +49,7 @@ class EntryStore:
         root: Root,
         ram: RamTier,
         disk: DiskTier,
-        remote: Sequence[Tier],
+        remote: RemoteTier | None,
         model: str,
         layout: EntryLayout,
         errors: Counts,
@@ -51,13 +59,16 @@ class EntryStore:
         """Use `open`."""
         self.model, self.layout = model, layout
         self._root, self._ram, self._disk = root, ram, disk
-        self._lower: tuple[Tier, ...] = (disk, *remote)  # nearest first
+        self._remote = remote
+        self._lower: tuple[Tier, ...] = (disk,) if remote is None else (disk, remote)  # nearest first
         self._errors, self._on_evict, self._put_wait_s = errors, on_evict, put_wait_s
         self._changed = Condition()  # guards `_queued`, and tells when it has become shorter
         self._queued: set[str] = set()
         self._closed = False
         self._writer = Writer("writer", self._write, self._tick)
         self._mover = Writer("mover", self._move_up)
+        self._sender = None if remote is None else Sender(remote, self._read_here)
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="agentcache-store-reader")
         for info in ram.infos():  # what a killed process had no time to make durable
             with suppress(StoreError):
                 if disk.missing([info.id]):
@@ -77,6 +88,9 @@ class EntryStore:
         policy: EvictionPolicy | None = None,
         put_wait_s: float = 0.5,
         disk_codec: str = "raw",
+        remote_url: str = "",
+        remote_codec: str = "raw",
+        remote_timeout_s: float = 5.0,
     ) -> EntryStore:
         """Open (or create) the store at `root` for one model.
 
@@ -84,7 +98,9 @@ class EntryStore:
         ram_bytes: budget of all processes that have the root open, for entry files in shared memory, those queued
             to be written to disk included; nothing is put where it is 0
         disk_bytes: budget of the whole root, for entry files, temporary ones included; 0: nothing is written
-        disk_codec: how entries are written (`codecs.py`); all of them are read
+        disk_codec, remote_codec: how entries are written (`codecs.py`); all of them are read
+        remote_url: where to share entries with other machines (`buckets.py`); "": nowhere
+        remote_timeout_s: after that a call of the remote tier has failed
         put_wait_s: how long `put` may wait for queued writes when RAM is full of them
 
         A root that cannot be written is served read-only. StoreError if it cannot be read, was written by a
@@ -95,6 +111,10 @@ class EntryStore:
         policy = policy or LeastRecentlyUsed()
         errors = Counts()
         codec = codec_named(disk_codec, layout)
+        remote = None
+        if remote_url:
+            bucket = open_bucket(remote_url, remote_timeout_s)
+            remote = RemoteTier(bucket, model, layout, codec_named(remote_codec, layout), errors, on_add)
         opened = Root(root)
         try:
             disk = DiskTier(opened, model, layout, disk_bytes, policy, errors, codec, on_add)
@@ -107,7 +127,7 @@ class EntryStore:
         except BaseException:
             opened.close()
             raise
-        return cls(opened, ram, disk, (), model, layout, errors, on_evict, put_wait_s)
+        return cls(opened, ram, disk, remote, model, layout, errors, on_evict, put_wait_s)
 
     def infos(self) -> Iterator[EntryInfo]:
         """Everything that can be served, each entry once; what is put meanwhile may be left out."""
@@ -116,6 +136,7 @@ class EntryStore:
             above.pop(info.id, None)
             yield info
         yield from above.values()
+        # the remote tier's are told by `on_add`, when it has been looked at: no start waits for a network
 
     def put(self, info: EntryInfo, kv: torch.Tensor) -> None:
         """Store an entry: readable at once, durable later (`flush`). Idempotent.
@@ -156,17 +177,35 @@ class EntryStore:
             return self._ram.read(id)[1]
         except (EntryMissing, EntryCorrupt) as error:
             failure = error
-        for tier in self._lower:
-            try:
-                info, kv = tier.read(id)
-            except (EntryMissing, EntryCorrupt) as error:
-                failure = error if isinstance(error, EntryCorrupt) else failure
-            else:
-                if self._mover.pending_bytes + kv.nbytes <= _MOVING_BYTES:
-                    self._mover.submit(Pending(info, kv))
-                return kv
-        self._tell([id])
-        raise failure
+        try:
+            info, kv = self._read_below(id)
+        except (EntryMissing, EntryCorrupt) as error:
+            self._tell([id])
+            raise (failure if isinstance(failure, EntryCorrupt) else error) from None
+        if self._mover.pending_bytes + kv.nbytes <= _MOVING_BYTES:
+            self._mover.submit(Pending(info, kv))
+        return kv
+
+    def prefetch(self, ids: Sequence[str]) -> None:
+        """Begin to bring entries into RAM; returns at once. The nearest tiers' own pace is the limit."""
+        for id in self._ram.missing(ids):
+            with suppress(RuntimeError):  # closed
+                self._readers.submit(self._prefetch, id)
+
+    def ready(self, id: str) -> bool:
+        """Whether reading the entry waits for nothing but this machine."""
+        return not self._disk.missing(self._ram.missing([id]))
+
+    def wait_s(self, info: EntryInfo) -> float:
+        """How long reading the entry would wait for the remote tier, from its last reads: 0 if it is here.
+
+        A request should wait if that is less than computing the entry's tokens takes. Infinite if nobody has it.
+        """
+        if self.ready(info.id):
+            return 0.0
+        if self._remote is None or self._remote.missing([info.id]):
+            return float("inf")
+        return self._remote.expected_s(info.num_tokens)
 
     def contains(self, id: str) -> bool:
         return not self.missing([id])
@@ -191,8 +230,10 @@ class EntryStore:
     def flush(self, timeout_s: float) -> bool:
         """Wait until every write and move queued by now is done or given up; False if that takes longer."""
         began = time.monotonic()
-        return self._writer.flush(timeout_s) and self._mover.flush(
-            max(0.0, began + timeout_s - time.monotonic())
+        return (
+            self._writer.flush(timeout_s)
+            and self._mover.flush(max(0.0, began + timeout_s - time.monotonic()))
+            and (self._sender is None or self._sender.flush(max(0.0, began + timeout_s - time.monotonic())))
         )
 
     def stats(self) -> StoreStats:
@@ -209,7 +250,9 @@ class EntryStore:
             if self._closed:
                 return
             self._closed = True
-        if self._writer.close(timeout_s) and self._mover.close(timeout_s):
+        self._readers.shutdown(wait=True, cancel_futures=True)
+        sent = self._sender is None or self._sender.close(timeout_s)
+        if self._writer.close(timeout_s) and self._mover.close(timeout_s) and sent:
             for tier in (self._ram, *self._lower):
                 tier.close()
             self._root.close()
@@ -271,6 +314,39 @@ class EntryStore:
         if removed:
             self._disk.remove(info.id)
         self._tell(self.missing(gone))
+        if self._sender is not None and not removed:
+            self._sender.submit(info)
+
+    def _read_below(self, id: str) -> tuple[EntryInfo, torch.Tensor]:
+        """From disk; the remote tier joins in when the disk has not answered soon, and the first one counts."""
+        remote = self._remote
+        if remote is None:
+            return self._disk.read(id)
+        if remote.missing([id]) or not self._disk.missing([id]):
+            disk = self._readers.submit(self._disk.read, id)
+            wait([disk], timeout=None if remote.missing([id]) else _HEDGE_S)
+            if disk.done() and (disk.exception() is None or remote.missing([id])):
+                return disk.result()
+            return _first([disk, self._readers.submit(remote.read, id)])
+        return remote.read(id)
+
+    def _read_here(self, id: str) -> torch.Tensor:
+        """For the sender: never from the remote tier itself."""
+        with suppress(EntryMissing, EntryCorrupt):
+            return self._ram.read(id)[1]
+        return self._disk.read(id)[1]
+
+    def _prefetch(self, id: str) -> None:
+        try:
+            info, kv = self._disk.read(id)
+        except (EntryMissing, EntryCorrupt):
+            if self._remote is None:
+                return
+            try:
+                info, kv = self._remote.read(id)
+            except (EntryMissing, EntryCorrupt):
+                return
+        self._mover.submit(Pending(info, kv))
 
     def _move_up(self, entry: Pending) -> None:
         """Runs in the mover's thread: what was read below is likely to be read again."""
@@ -280,8 +356,8 @@ class EntryStore:
             self._lost_from_ram(refused.evicted)
 
     def _tick(self) -> None:
-        for tier in (self._ram, *self._lower):
-            tier.tick()
+        self._ram.tick()
+        self._disk.tick()  # the remote one has a thread of its own: it may take long
 
     def _lost_from_ram(self, ids: list[str]) -> None:
         """The RAM tier has evicted entries; below they may be there still."""
@@ -290,3 +366,16 @@ class EntryStore:
     def _tell(self, ids: list[str]) -> None:
         if ids and self._on_evict is not None:
             self._on_evict(ids)
+
+
+def _first(
+    reads: list[Future[tuple[EntryInfo, torch.Tensor]]],
+) -> tuple[EntryInfo, torch.Tensor]:
+    """The first read that succeeds; the failure of the first tier if none does."""
+    left = set(reads)
+    while left:
+        done, left = wait(left, return_when=FIRST_COMPLETED)
+        for read in done:
+            if read.exception() is None:
+                return read.result()
+    return reads[0].result()

@@ -72,7 +72,7 @@ def test_a_killed_process_leaves_memory_usable_and_within_budget(root: Path) -> 
         [sys.executable, "-c", HOLD, str(root), str(budget)],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[2],, cwd=Path(__file__).parents[2]
+        cwd=Path(__file__).parents[2],
     )
     with EntryStore.open(root, MODEL, LAYOUT, budget, 0, put_wait_s=0) as store:
         assert process.stdout is not None
