@@ -68,6 +68,32 @@ class PagedForward:
             hidden.append(self._forward(ids, where + distance, per_layer, slot_mapping, first_layers, eager))
         return torch.cat(hidden) if len(hidden) != 1 else hidden[0]
 
+    def prefill(self, prompts: Sequence[tuple[Tokens, Sequence[int]]]) -> None:
+        """Compute several whole prompts, each over pages of its own, as many in one forward as fit."""
+        batch: list[tuple[Tokens, Sequence[int]]] = []
+        for prompt in prompts:
+            if sum(len(tokens) for tokens, _ in (*batch, prompt)) > self._max_tokens and batch:
+                self._prefill_batch(batch)
+                batch = []
+            batch.append(prompt)
+        if batch:
+            self._prefill_batch(batch)
+
+    def _prefill_batch(self, batch: Sequence[tuple[Tokens, Sequence[int]]]) -> None:
+        if len(batch) == 1:
+            ((tokens, pages),) = batch
+            self.run(np.arange(len(tokens), dtype=np.int64), tokens, pages)
+            return
+        rows = np.array([[0, len(tokens)] for tokens, _ in batch], np.int32)
+        wheres = [torch.arange(len(tokens)) for tokens, _ in batch]
+        tables = [self._paged.block_table(pages) for _, pages in batch]
+        slots = [self._paged.slots(pages, own) for (_, pages), own in zip(batch, wheres, strict=True)]
+        per_layer, slot_mapping = self._batch.metadata(
+            rows, torch.nn.utils.rnn.pad_sequence(tables, batch_first=True), torch.cat(slots)
+        )
+        ids = torch.from_numpy(np.concatenate([tokens for tokens, _ in batch]))
+        self._forward(ids, torch.cat(wheres), per_layer, slot_mapping, None, False)
+
     def step(self, position: int, tokens: Sequence[int], pages: Sequence[Sequence[int]]) -> torch.Tensor:
         """One token at the same position of several prompts, as in a decode step: [len(tokens), E]."""
         rows = np.repeat(np.array([[position, position + 1]], np.int32), len(tokens), axis=0)
@@ -75,7 +101,9 @@ class PagedForward:
         slots = torch.cat([self._paged.slots(own, where[:1]) for own in pages])
         tables = torch.stack([self._paged.block_table(own) for own in pages])
         per_layer, slot_mapping = self._batch.metadata(rows, tables, slots)
-        return self._forward(torch.tensor(tokens), where, per_layer, slot_mapping, None, False)
+        return self._forward(
+            torch.tensor(tokens, dtype=torch.int32), where, per_layer, slot_mapping, None, False
+        )
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Over the whole vocabulary, float32 [n, V], of what `run` or `step` returned."""

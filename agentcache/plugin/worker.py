@@ -6,15 +6,19 @@ import logging
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentcache.blend.executor import BlendExecutor
 from agentcache.blend.forward import PagedForward
 from agentcache.blend.pages import PagedKV, UnsupportedPages
-from agentcache.blend.rope import UnsupportedPositions
+from agentcache.blend.rope import KeyShift, UnsupportedPositions
 from agentcache.blend.trial import find_shift
+from agentcache.errors import EngineError
 from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
 from agentcache.store import EntryCorrupt, EntryMissing, EntryStore
+
+if TYPE_CHECKING:
+    from agentcache.quality.probe import Probe
 
 logger = logging.getLogger("vllm.agentcache")
 _KEPT_RECORDS = 1000
@@ -42,6 +46,7 @@ class WorkerHalf:
         self._page_size = page_size
         self._paged: PagedKV | None = None
         self._executor: BlendExecutor | None = None
+        self._parts: tuple[PagedForward, PagedKV, KeyShift] | None = None
         self._report = WorkerReport()
         self._invalid_pages: set[int] = set()
         self._evicted: deque[str] = deque()
@@ -66,10 +71,17 @@ class WorkerHalf:
             logger.exception("agentcache: this engine could not be tried; it serves without blending")
             self._give_up(f"trial failed: {type(error).__name__}: {error}")
             return
-        self._executor = BlendExecutor(
-            forward, self._paged, shift, self.store.read, (EntryMissing, EntryCorrupt)
-        )
+        self._parts = (forward, self._paged, shift)
+        self._executor = BlendExecutor(*self._parts, self.store.read, (EntryMissing, EntryCorrupt))
         self.unsupported = ""
+
+    def probe(self) -> Probe:
+        """A look at this worker's model, to be used between two steps. Raises AgentCacheError where there is none."""
+        if self._parts is None:
+            raise EngineError(f"this engine does not blend: {self.unsupported}")
+        from agentcache.quality.probe import Probe
+
+        return Probe(*self._parts)
 
     def load(self, metadata: StepMetadata) -> None:
         """Execute the step's loads, in order."""
