@@ -154,7 +154,7 @@ class StoreAdmin:
                 break
         if max_bytes is not None:
             with self._catalog.transaction():
-                make_room(self._root, self._catalog, policy, max_bytes, 0, gone, unlinked)
+                make_room(self._root, self._catalog, policy, max_bytes, 0, time.time(), gone, unlinked)
         return Removed(len(gone), sum(victim.candidate.size_bytes for victim in gone))
 
     def clear(self, *, model: str = "", salt: str | None = None) -> Removed:

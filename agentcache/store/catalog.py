@@ -171,7 +171,8 @@ class Catalog:
     def victims(self, limit: int, *, skip: int = 0, unused_since: float | None = None) -> list[Victim]:
         """The least recently used entries of all models, oldest first, but for the first `skip`."""
         sql = (
-            "SELECT key, fingerprint, salt, entries.id, size, length(tokens) / 4, created, last_used, uses "
+            "SELECT key, fingerprint, salt, entries.id, size, length(tokens) / 4, position, created, last_used, "
+            "uses, weight "
             "FROM entries JOIN models ON models.id = entries.model "
             "WHERE last_used < ? ORDER BY last_used LIMIT ? OFFSET ?"
         )
@@ -220,6 +221,15 @@ class Catalog:
             self._writer.executemany(
                 "UPDATE entries SET uses = uses + ?, last_used = ? WHERE model = ? AND id = ?",
                 [(count, when, key, id) for id, (count, when) in uses.items()],
+            )
+
+    def weigh(self, model: str, weights: dict[str, float]) -> None:
+        """Note how likely entries are to be read, beyond what their uses say (`policy.Candidate`)."""
+        with self.transaction():
+            key = self._key(model, self._writer)
+            self._writer.executemany(
+                "UPDATE entries SET weight = ? WHERE model = ? AND id = ?",
+                [(weight, key, id) for id, weight in weights.items()],
             )
 
     def reserve(self, owner: str, model: str, salt: str, id: str, size: int) -> int:

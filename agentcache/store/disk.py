@@ -177,6 +177,13 @@ class DiskTier:
         except sqlite3.Error:
             return -1  # counted where it matters
 
+    def weigh(self, weights: dict[str, float]) -> None:
+        """As `EntryStore.weigh`."""
+        try:
+            self._catalog.weigh(self._model, weights)
+        except sqlite3.Error as error:
+            self._errors.add(catalog_reason(error))
+
     def stats(self) -> TierStats:
         entries, used = self._usage(None)
         counts = self._counts
@@ -221,7 +228,16 @@ class DiskTier:
                 catalog.register(self._model, self._layout.to_json())
                 if self.budget_bytes and not self._root.refusal:
                     with catalog.transaction():
-                        make_room(self._root, catalog, self._policy, self.budget_bytes, 0, [], self._spare)
+                        make_room(
+                            self._root,
+                            catalog,
+                            self._policy,
+                            self.budget_bytes,
+                            0,
+                            time.time(),
+                            [],
+                            self._spare,
+                        )
             except StoreError:
                 catalog.close()
                 raise
@@ -255,7 +271,14 @@ class DiskTier:
             if path.is_file() and self._catalog.salt_of(self._model, info.id) is not None:
                 return
             if not make_room(
-                self._root, self._catalog, self._policy, self.budget_bytes, size, gone, self._spare
+                self._root,
+                self._catalog,
+                self._policy,
+                self.budget_bytes,
+                size,
+                self.clock.now(),
+                gone,
+                self._spare,
             ):
                 raise WriteRefused(f"{self.name}_budget_taken")
             reservation = self._catalog.reserve(self._root.owner, self._model, info.salt, info.id, size)

@@ -16,12 +16,13 @@ def make_room(
     policy: EvictionPolicy,
     budget_bytes: int,
     size_bytes: int,
+    now: float,
     gone: list[Victim],
     spare: Callable[[Path], bool],
 ) -> bool:
     """Evict until `size_bytes` more fit the budget; False if that is impossible. `gone` gets what went.
 
-    spare: deletes a file; False if it must stay for now
+    now: of the store's clock; spare: deletes a file; False if it must stay for now
 
     Call inside a transaction. A process killed between unlink and commit leaves rows without files: reads
     and the next opening drop those.
@@ -34,7 +35,7 @@ def make_room(
             sample = catalog.victims(SAMPLE, skip=passed)
             if not sample:
                 return False
-        victim = min(sample, key=lambda v: policy.worth(v.candidate))
+        victim = min(sample, key=lambda v: policy.worth(v.candidate, now))
         sample.remove(victim)
         if not spare(root.entry_path(victim.model, victim.salt, victim.candidate.id)):
             passed += 1

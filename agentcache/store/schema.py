@@ -14,7 +14,7 @@ from sqlite_utils import Database, Migrations
 
 from agentcache.errors import StoreError
 
-VERSION = 2
+VERSION = 3
 _CHECK_UP_TO_BYTES = 64 << 20
 
 
@@ -73,6 +73,12 @@ def m002_what_is_being_written(db: Database) -> None:
     # so that opening after a kill looks at these files, and not at all
     db["reservations"].add_column("salt", str, not_null_default="")
     db["reservations"].add_column("id", str, not_null_default="")
+
+
+@migrations()  # type: ignore[untyped-decorator]
+def m003_weights(db: Database) -> None:
+    # how likely an entry is to be read, beyond what its uses say
+    db["entries"].add_column("weight", float, not_null_default=1.0)
 
 
 def connect(path: str) -> sqlite3.Connection:

@@ -18,7 +18,7 @@ from agentcache.store.codecs import codec_named
 from agentcache.store.disk import DiskTier, OnAdd
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused
 from agentcache.store.layout import EntryLayout
-from agentcache.store.policy import EvictionPolicy, LeastRecentlyUsed
+from agentcache.store.policy import EvictionPolicy, ExpectedValue
 from agentcache.store.ram import RamTier, ram_folder
 from agentcache.store.remote import RemoteTier
 from agentcache.store.root import Root
@@ -108,7 +108,7 @@ class EntryStore:
         """
         if len(model) != 64 or not set(model) <= set("0123456789abcdef"):
             raise StoreError("a store is opened for a model fingerprint of 64 hex digits")
-        policy = policy or LeastRecentlyUsed()
+        policy = policy or ExpectedValue()
         errors = Counts()
         codec = codec_named(disk_codec, layout)
         remote = None
@@ -226,6 +226,14 @@ class EntryStore:
             here |= tier.remove(id)
         if here:
             self._tell([id])
+
+    def weigh(self, weights: dict[str, float]) -> None:
+        """Say how likely entries are to be read, beyond what their uses say: 1 is usual, 0 is never again.
+
+        For eviction alone: an entry that no index refers to any more goes before one of an important file.
+        """
+        self._ram.weigh(weights)
+        self._disk.weigh(weights)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every write and move queued by now is done or given up; False if that takes longer."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentcache.store import Candidate, EntryMissing, EntryStore
+from agentcache.store import Candidate, EntryMissing, EntryStore, ExpectedValue, LeastRecentlyUsed
 
 from .conftest import LAYOUT, MODEL, OpenStore, bits, entry_files, make_entry
 
@@ -97,17 +97,17 @@ def test_budgets_hold_under_any_puts_and_reads(
 
 def test_the_least_recently_used_goes_first(open_store: OpenStore) -> None:
     lost: list[str] = []
-    store = open_store(ram=4 * FILE_50, disk=4 * FILE_50, on_evict=lost.extend)
+    store = open_store(ram=4 * FILE_50, disk=4 * FILE_50, on_evict=lost.extend, policy=LeastRecentlyUsed())
     ids = []
     for seed in range(4):
         info, kv = make_entry(seed)
         ids.append(info.id)
         store.put(info, kv)
     store.close()
-    store = open_store(ram=0, disk=4 * FILE_50, on_evict=lost.extend)
+    store = open_store(ram=0, disk=4 * FILE_50, on_evict=lost.extend, policy=LeastRecentlyUsed())
     store.read(ids[0])  # from disk: the oldest is now the newest
     store.close()
-    store = open_store(ram=FILE_50, disk=4 * FILE_50, on_evict=lost.extend)
+    store = open_store(ram=FILE_50, disk=4 * FILE_50, on_evict=lost.extend, policy=LeastRecentlyUsed())
     store.put(*make_entry(10))
     store.flush(30)
     store.put(*make_entry(11))
@@ -119,7 +119,7 @@ def test_the_least_recently_used_goes_first(open_store: OpenStore) -> None:
 
 def test_another_policy_can_decide(open_store: OpenStore) -> None:
     class LongestStays:
-        def worth(self, candidate: Candidate) -> float:
+        def worth(self, candidate: Candidate, now: float) -> float:
             return candidate.num_tokens
 
     store = open_store(disk=3 * FILE_50, policy=LongestStays())
@@ -170,3 +170,42 @@ def test_too_large_is_counted(open_store: OpenStore) -> None:
     store.flush(30)
     assert store.stats().errors == {"larger_than_disk_budget": 1, "larger_than_ram_budget": 1}
     assert store.contains(make_entry(2, 40)[0].id)
+
+
+def candidate(**facts: float) -> Candidate:
+    usual = {
+        "size_bytes": 1000,
+        "num_tokens": 100,
+        "position": 0,
+        "created": 0.0,
+        "last_used": 0.0,
+        "uses": 1,
+    }
+    return Candidate("id", **usual | facts)  # type: ignore[arg-type]
+
+
+def test_what_expected_value_prefers() -> None:
+    policy, now = ExpectedValue(), 1000.0
+    usual = policy.worth(candidate(), now)
+    for better in (
+        candidate(uses=5),
+        candidate(last_used=900.0),
+        candidate(position=50_000),  # costs more to compute
+        candidate(size_bytes=500),
+        candidate(weight=2.0),
+    ):
+        assert policy.worth(better, now) > usual
+    assert policy.worth(candidate(weight=0.0), now) == 0
+    assert policy.worth(candidate(last_used=2000.0), now) > 0  # written by a clock that was ahead
+
+
+def test_what_no_index_refers_to_goes_first(open_store: OpenStore) -> None:
+    store = open_store(ram=4 * FILE_50, disk=4 * FILE_50)
+    ids = [make_entry(seed)[0].id for seed in range(4)]
+    for seed in range(4):
+        store.put(*make_entry(seed))
+    assert store.flush(30)
+    store.weigh({ids[2]: 0.0, ids[0]: 100.0})
+    store.put(*make_entry(9))
+    assert store.flush(30)
+    assert store.missing(ids) == [ids[2]]
