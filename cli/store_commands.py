@@ -34,6 +34,7 @@ def status(as_json: bool = _JSON) -> None:
 
     with _open() as admin:
         models, elsewhere = admin.models(), admin.open_elsewhere
+        in_memory, memory_bytes = admin.in_memory()
     total = {"entries": sum(use.entries for use in models), "bytes": sum(use.bytes for use in models)}
     if as_json:
         _print_json(
@@ -41,11 +42,14 @@ def status(as_json: bool = _JSON) -> None:
                 "path": str(store_dir()),
                 **total,
                 "open_by": elsewhere,
+                "ram": {"entries": in_memory, "bytes": memory_bytes},
                 "models": [asdict(use) for use in models],
             }
         )
         return
     typer.echo(f"{store_dir()}: {total['entries']} entries, {human_bytes(total['bytes'])}")
+    if in_memory:
+        typer.echo(f"in shared memory: {in_memory} entries, {human_bytes(memory_bytes)}")
     rows = [
         (use.model[:16], str(use.entries), human_bytes(use.bytes), use.dtype, human_bytes(use.token_bytes))
         for use in models

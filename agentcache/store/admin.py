@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcache.errors import UsageError
-from agentcache.store.catalog import Victim
+from agentcache.store.catalog import Catalog, Victim
 from agentcache.store.errors import EntryCorrupt, reason_of
 from agentcache.store.evict import make_room, unlinked
 from agentcache.store.files import read_file
@@ -16,8 +16,10 @@ from agentcache.store.format import UnknownFormat
 from agentcache.store.layout import EntryLayout
 from agentcache.store.opening import open_catalog
 from agentcache.store.policy import SAMPLE, LeastRecentlyUsed
+from agentcache.store.ram import ram_folder
 from agentcache.store.reconcile import Reconciled, entry_files, reconcile
 from agentcache.store.root import Root, salt_folder
+from agentcache.store.rows import Row
 from agentcache.store.stats import Counts
 
 
@@ -73,6 +75,7 @@ class StoreAdmin:
         except BaseException:
             self._root.close()
             raise
+        self._memory = _open_memory(path)
 
     def __enter__(self) -> StoreAdmin:
         return self
@@ -80,6 +83,9 @@ class StoreAdmin:
     def __exit__(self, *exc: object) -> None:
         self._catalog.close()
         self._root.close()
+        if self._memory is not None:
+            self._memory[1].close()
+            self._memory[0].close()
 
     def repair(self) -> Reconciled:
         """Make the catalog agree with the files, if opening has not: a large store takes minutes."""
@@ -91,6 +97,10 @@ class StoreAdmin:
     def open_elsewhere(self) -> int:
         """How many other processes have the store open."""
         return len(self._root.owners() - {self._root.owner})
+
+    def in_memory(self) -> tuple[int, int]:
+        """Entries and bytes in shared memory, of all models and processes."""
+        return (0, 0) if self._memory is None else self._memory[1].usage()
 
     def models(self) -> list[ModelUse]:
         """Models that have entries here, the largest first."""
@@ -161,19 +171,16 @@ class StoreAdmin:
         """Delete every entry, or those of the models and the one salt given ("" is the shared one)."""
         count = size = 0
         for fingerprint in self._matching(model):
-            rows = [row for row in self._catalog.rows(fingerprint) if not isinstance(row, str)]
-            chosen = [row for row in rows if salt is None or row.info.salt == salt]
-            for start in range(0, len(chosen), SAMPLE):
-                batch = chosen[start : start + SAMPLE]
-                with self._catalog.transaction():
-                    for row in batch:
-                        self._root.discard(self._root.entry_path(fingerprint, row.info.salt, row.info.id))
-                    self._catalog.delete_ids(fingerprint, [row.info.id for row in batch])
-            count += len(chosen)
-            size += sum(row.size for row in chosen)
+            for row in _clear(self._root, self._catalog, fingerprint, salt):
+                count, size = count + 1, size + row.size
+            if self._memory is not None:
+                for _ in _clear(*self._memory, fingerprint, salt):
+                    pass  # a copy of what was counted, or about to be written
             with self._root.exclusive():
                 if salt is None and not self.open_elsewhere:  # a process that has it open knows it by its row
                     self._catalog.forget(fingerprint)
+                    if self._memory is not None:
+                        self._memory[1].forget(fingerprint)
         return Removed(count, size)
 
     def _matching(self, prefix: str) -> list[str]:
@@ -188,3 +195,26 @@ class StoreAdmin:
         for victim in batch:
             self._root.discard(self._root.entry_path(victim.model, victim.salt, victim.candidate.id))
         self._catalog.delete([victim.key for victim in batch])
+
+
+def _open_memory(path: Path) -> tuple[Root, Catalog] | None:
+    """The RAM tier of the store at `path`, if processes have it open, or were killed before they could delete it."""
+    folder, _ = ram_folder(path, 0)
+    if not (folder / "catalog.db").exists():
+        return None
+    root = Root(folder)
+    with root.exclusive():
+        return root, open_catalog(root, Counts())[0]
+
+
+def _clear(root: Root, catalog: Catalog, model: str, salt: str | None) -> Iterator[Row]:
+    """Delete a model's entries, or those of one salt. Yields what went."""
+    rows = (row for row in catalog.rows(model) if not isinstance(row, str))
+    chosen = [row for row in rows if salt is None or row.info.salt == salt]
+    for start in range(0, len(chosen), SAMPLE):
+        batch = chosen[start : start + SAMPLE]
+        with catalog.transaction():
+            for row in batch:
+                root.discard(root.entry_path(model, row.info.salt, row.info.id))
+            catalog.delete_ids(model, [row.info.id for row in batch])
+        yield from batch

@@ -1,7 +1,8 @@
 """Run by the tests in processes of their own: use a store in a way that a test cannot in its own process.
 
-hammer.py killed ROOT FIRST LAST     a child puts and removes entries over and over and is killed at a random
-                                     moment; then "killed" is printed; again for each line on stdin
+hammer.py killed ROOT FIRST LAST     two children put, read, evict and remove entries over and over; for each line
+                                     on stdin ("one", "both") they are killed at a random moment, then "killed" is
+                                     printed, or "wrong" if one of them had read anything else than was put
 hammer.py once ROOT FIRST LAST       put entries FIRST..LAST once, read everything back, print the stats
 hammer.py limited ROOT BYTES         the same for 20 entries, with files limited to BYTES
 hammer.py nobody ROOT FIRST LAST     the same as `once`, without the right to write ROOT
@@ -27,6 +28,7 @@ assert spec.loader is not None
 entries = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(entries)
 NOBODY = 65534
+BUDGET = 30 * (4096 + 50 * (entries.LAYOUT.token_bytes + 4))
 
 
 def open_store(root: str) -> EntryStore:
@@ -51,36 +53,56 @@ def put_and_read(root: str, seeds: range) -> None:
     print(json.dumps({"read": read, "wrong": wrong, "errors": stats.errors, "pending": stats.pending}))
 
 
-def write_for_ever(root: str, seeds: range, started: int) -> None:
-    store = open_store(root)
+def work_for_ever(root: str, seeds: range, started: int) -> None:
+    """Put, read, remove and evict: both tiers hold about half of the entries."""
+    store = EntryStore.open(Path(root), entries.MODEL, entries.LAYOUT, BUDGET, BUDGET)
+    chance = random.Random(os.getpid())
+    made = {seed: entries.make_entry(seed) for seed in seeds}
+    os.write(started, b".")
     while True:
-        for seed in seeds:
-            store.put(*entries.make_entry(seed))
-        store.flush(60)
-        os.write(started, b".")
-        for seed in seeds:
-            store.remove(entries.make_entry(seed)[0].id)
+        info, kv = made[chance.choice(seeds)]
+        draw = chance.random()
+        if draw < 0.5:
+            store.put(info, kv)
+        elif draw < 0.95:
+            try:
+                if entries.bits(store.read(info.id)) != entries.bits(kv):
+                    os.write(started, b"!")
+            except EntryMissing:
+                pass
+        else:
+            store.remove(info.id)
 
 
-def kill_writers(root: str, seeds: range) -> None:
+def kill_workers(root: str, seeds: range) -> None:
+    """Two processes at a time; for each line on stdin one of them is killed, or both, and replaced."""
     chance = random.Random(4)
-    for _ in sys.stdin:
-        reader, started = os.pipe()
-        child = os.fork()  # imports are paid for once; nothing has run yet that a fork would break
-        if child == 0:
-            write_for_ever(root, seeds, started)
-        os.read(reader, 1)  # one round is durable
-        time.sleep(chance.random() * 0.3)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(reader)
-        os.close(started)
-        print("killed", flush=True)
+    children: list[int] = []
+    reader, started = os.pipe()
+    for line in sys.stdin:
+        while len(children) < 2:
+            child = os.fork()  # imports are paid for once; nothing has run yet that a fork would break
+            if child == 0:
+                work_for_ever(root, seeds, started)
+            children.append(child)
+            assert os.read(reader, 1) == b"."
+        time.sleep(chance.random() * 0.05)
+        for child in children[: 2 if line == "both\n" else 1]:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        children = [] if line == "both\n" else children[1:]
+        os.set_blocking(reader, False)
+        try:
+            wrong = b"!" in os.read(reader, 1000)
+        except BlockingIOError:
+            wrong = False
+        os.set_blocking(reader, True)
+        print("wrong" if wrong else "killed", flush=True)
 
 
 def main(action: str, root: str, *numbers: str) -> None:
     if action == "killed":
-        kill_writers(root, range(*map(int, numbers)))
+        kill_workers(root, range(*map(int, numbers)))
     elif action == "once":
         put_and_read(root, range(*map(int, numbers)))
     elif action == "limited":

@@ -130,3 +130,19 @@ def test_units() -> None:
             parse_bytes(nonsense)
         with pytest.raises(UsageError):
             parse_age(nonsense)
+
+
+def test_a_salt_is_deleted_alone_from_memory_too(store: Path) -> None:
+    with EntryStore.open(store, MODEL, LAYOUT, 1 << 24, 1 << 26) as opened:
+        secret, shared = make_entry(30, salt="tenant"), make_entry(30)
+        for entry in (secret, shared):
+            opened.put(*entry)
+        assert opened.flush(30)
+        told = json.loads(agentcache("status", "--json"))
+        assert told["ram"]["entries"] == 2
+        assert "in shared memory: 2 entries" in agentcache("status")
+        assert json.loads(agentcache("clear", "--json", "--salt", "tenant"))["entries"] == 4
+        assert opened.missing([secret[0].id, shared[0].id]) == [secret[0].id]
+        assert bits(opened.read(shared[0].id)) == bits(shared[1])
+    folders = {path.parent.parent.name for path in entry_files(store)}
+    assert folders == {"shared"}
