@@ -23,6 +23,8 @@ class EngineSettings:
     strategy, boundary_tokens, budget: which tokens of a reused span are recomputed (see agentcache.plan)
     min_saved_tokens: a run of adjoining spans that saves fewer tokens is not reused
     tail_tokens: a shorter tail is computed together with the recomputed tokens, in one pass instead of two
+    disk_codec, remote_codec: how entries are written there: raw, int8, fp8, mixed or int4 (agentcache.store.codecs)
+    remote_url: where entries are shared with other machines (agentcache.store.buckets); "": nowhere
     """
 
     mode: Mode = "fast"
@@ -34,6 +36,9 @@ class EngineSettings:
     budget: float | None = None
     min_saved_tokens: int = 32
     tail_tokens: int = 256
+    disk_codec: str = "raw"
+    remote_url: str = ""
+    remote_codec: str = "raw"
 
     def __post_init__(self) -> None:
         if self.mode not in ("fast", "exact"):

@@ -80,9 +80,9 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
                 unsupported = process.WORKER.unsupported
             self._scheduler = SchedulerHalf(settings, model, page_size, unsupported)
             if store is not None:
-                for info in store.infos():
-                    self._scheduler.learn(info)
+                self._scheduler.learn_all(store.infos())
                 process.on_evict(self._scheduler.forget)
+                process.on_add(self._scheduler.learn_soon)
         if unsupported:
             logger.warning("agentcache: this model is served without blending: %s", unsupported)
 

@@ -16,6 +16,7 @@ from agentcache.store import EntryLayout, EntryStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agentcache.entry import EntryInfo
     from agentcache.plugin.worker import WorkerHalf
 
 RUNNER: Any = None
@@ -23,6 +24,7 @@ WORKER: WorkerHalf | None = None
 
 _stores: dict[tuple[str, str], EntryStore] = {}
 _listeners: list[Callable[[list[str]], None]] = []
+_add_listeners: list[Callable[[list[EntryInfo]], None]] = []
 _lock = threading.Lock()
 
 
@@ -33,7 +35,16 @@ def shared_store(settings: EngineSettings, model: str, layout: EntryLayout) -> E
         store = _stores.get(key)
         if store is None:
             store = EntryStore.open(
-                settings.store_path, model, layout, settings.ram_bytes, settings.disk_bytes, on_evict=_tell
+                settings.store_path,
+                model,
+                layout,
+                settings.ram_bytes,
+                settings.disk_bytes,
+                on_evict=_tell,
+                on_add=_tell_added,
+                disk_codec=settings.disk_codec,
+                remote_url=settings.remote_url,
+                remote_codec=settings.remote_codec,
             )
             _stores[key] = store
         return store
@@ -42,6 +53,16 @@ def shared_store(settings: EngineSettings, model: str, layout: EntryLayout) -> E
 def on_evict(listener: Callable[[list[str]], None]) -> None:
     """Call `listener` with the ids of entries that the store has dropped (from any thread)."""
     _listeners.append(listener)
+
+
+def on_add(listener: Callable[[list[EntryInfo]], None]) -> None:
+    """Call `listener` with entries that others have added to the store (from any thread)."""
+    _add_listeners.append(listener)
+
+
+def _tell_added(infos: list[EntryInfo]) -> None:
+    for listener in _add_listeners:
+        listener(infos)
 
 
 def _tell(entry_ids: list[str]) -> None:
@@ -59,4 +80,5 @@ def close() -> None:
             store.close()
         _stores.clear()
         _listeners.clear()
+        _add_listeners.clear()
         RUNNER = WORKER = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +21,14 @@ from agentcache.plugin.request import BadRequest, Wish, read_wish
 from agentcache.settings import EngineSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
+_LEARNED_AT_ONCE = 100
+"""Entries: a match waits for so many at most while a large store is being learned."""
 _EXACT_REUSE = RecomputePolicy(strategy="none", boundary_tokens=0, min_saved_tokens=1)
 
 
@@ -42,7 +48,7 @@ class _Live:
 
 
 class SchedulerHalf:
-    """One a engine. All methods run on the scheduler's thread; `forget` may be called from any thread.
+    """One a engine. All methods run on the scheduler's thread; `forget` and `learn_soon` may be called from any.
 
     model: the engine's fingerprint; page_size: tokens a page
     unsupported: why this engine can never blend, "" if it can
@@ -59,20 +65,48 @@ class SchedulerHalf:
         self._loads: list[LoadOp] = []
         self._finished: list[RequestRecord] = []
         self._evicted: deque[str] = deque()
+        self._added: deque[EntryInfo] = deque()
+        self._matcher_lock = threading.Lock()
 
     # entries
 
     def learn(self, info: EntryInfo) -> None:
         """An entry can be read from now on."""
-        self.matcher.add(info)
+        self._learn([info])
+
+    def learn_soon(self, infos: list[EntryInfo]) -> None:
+        """Entries that others have added. May be called from any thread; takes effect before the next match."""
+        self._added.extend(infos)
+
+    def learn_all(self, infos: Iterator[EntryInfo], patience_s: float = 1.0) -> None:
+        """What the store holds already: at once as far as `patience_s` goes, the rest in the background."""
+        until = time.monotonic() + patience_s
+        while time.monotonic() < until:
+            some = list(islice(infos, _LEARNED_AT_ONCE))
+            if not some:
+                return
+            self._learn(some)
+        threading.Thread(target=self._learn_rest, args=[infos], name="agentcache-learn", daemon=True).start()
+
+    def _learn_rest(self, infos: Iterator[EntryInfo]) -> None:
+        while some := list(islice(infos, _LEARNED_AT_ONCE)):
+            self._learn(some)
+
+    def _learn(self, infos: list[EntryInfo]) -> None:
+        with self._matcher_lock:
+            for info in infos:
+                self.matcher.add(info)
 
     def forget(self, entry_ids: list[str]) -> None:
         """Entries are gone. Takes effect before the next match."""
         self._evicted.extend(entry_ids)
 
     def _drop_evicted(self) -> None:
-        while self._evicted:
-            self.matcher.remove(self._evicted.popleft())
+        with self._matcher_lock:
+            while self._evicted:
+                self.matcher.remove(self._evicted.popleft())
+        while self._added:
+            self._learn([self._added.popleft()])
 
     # requests
 
@@ -133,7 +167,8 @@ class SchedulerHalf:
             return None
         self._drop_evicted()
         tokens = as_tokens(request.all_token_ids)
-        spans = self.matcher.match(tokens, salts=live.wish.domains)
+        with self._matcher_lock:
+            spans = self.matcher.match(tokens, salts=live.wish.domains)
         if live.wish.cuts:
             plan = self._exact_plan(spans, len(tokens), num_computed)
         else:
