@@ -9,9 +9,11 @@ import typer
 from agentcache import __version__
 from agentcache.cli import (
     demo_command,
+    doctor_command,
     index_commands,
     model_commands,
     plan_command,
+    record_command,
     replay_commands,
     serve_command,
     store_commands,
@@ -48,9 +50,11 @@ for module in (
     store_commands,
     serve_command,
     demo_command,
+    doctor_command,
     replay_commands,
     trace_commands,
     plan_command,
+    record_command,
 ):
     module.register(app)
 

@@ -24,7 +24,7 @@ from agentcache.replay.source import MODEL, Known
 OWN_DOMAIN = "salt:"
 """Domain of requests without a `cache_salt`."""
 MIN_TOKENS = MIN_SPAN
-JOIN_TOKENS = 256
+JOIN_TOKENS = 192
 
 
 class Learner:

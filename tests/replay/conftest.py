@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentcache.replay.trace import Answer, Request
+
+REAL = Path(__file__).parents[2].parent / "shared" / "traces"
+"""What real agents sent, where it lies beside the repository."""
 
 CODE = '''"""Counting things."""
 
@@ -52,3 +58,33 @@ def chat_request(
 def write_lines(path: Path, records: Sequence[Any]) -> Path:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
+
+
+@pytest.fixture(scope="session")
+def sources_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The source distribution of a package, from the package index."""
+
+    def fetch(requirement: str) -> Path:
+        folder = tmp_path_factory.mktemp("sdist")
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
+        done = subprocess.run(
+            [*command, "-d", str(folder), requirement], capture_output=True, text=True, check=False
+        )
+        archives = list(folder.glob("*.tar.gz"))
+        if not archives:
+            pytest.skip(f"{requirement} cannot be had from the package index: {done.stderr.strip()[-200:]}")
+        with tarfile.open(archives[0]) as archive:
+            archive.extractall(folder, filter="data")
+        archives[0].unlink()
+        (root,) = folder.iterdir()
+        return root
+
+    return fetch
+
+
+def real_trace(*names: str) -> list[Path]:
+    paths = [REAL / f"{name}.jsonl.gz" for name in names]
+    missing = [path.name for path in paths if not path.exists()]
+    if missing:
+        pytest.skip(f"the recorded traces are not here: {', '.join(missing)}")
+    return paths

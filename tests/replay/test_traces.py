@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
-import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -25,8 +22,8 @@ from agentcache.traces.pyobjects import parse_files
 from agentcache.traces.references import find_references
 from agentcache.traces.repoagent import RepoAgentOptions, in_order, repoagent_trace
 from agentcache.traces.sources import read_sources
+from tests.replay.conftest import real_trace
 
-REAL = Path(__file__).parents[2].parent / "shared" / "traces"
 SOURCES = {
     "pkg/__init__.py": "from .core import Base, helper\n",
     "pkg/core.py": '''\
@@ -158,36 +155,6 @@ def test_what_cannot_be_used_is_one_line(tmp_path: Path) -> None:
         read_sources(tmp_path)
     with pytest.raises(UsageError, match="no Python function"):
         list(agent_trace({"a.py": "x = 1\n"}, AgentOptions()))
-
-
-@pytest.fixture(scope="module")
-def sources_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The source distribution of a package, from the package index."""
-
-    def fetch(requirement: str) -> Path:
-        folder = tmp_path_factory.mktemp("sdist")
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
-        done = subprocess.run(
-            [*command, "-d", str(folder), requirement], capture_output=True, text=True, check=False
-        )
-        archives = list(folder.glob("*.tar.gz"))
-        if not archives:
-            pytest.skip(f"{requirement} cannot be had from the package index: {done.stderr.strip()[-200:]}")
-        with tarfile.open(archives[0]) as archive:
-            archive.extractall(folder, filter="data")
-        archives[0].unlink()
-        (root,) = folder.iterdir()
-        return root
-
-    return fetch
-
-
-def real_trace(*names: str) -> list[Path]:
-    paths = [REAL / f"{name}.jsonl.gz" for name in names]
-    missing = [path.name for path in paths if not path.exists()]
-    if missing:
-        pytest.skip(f"the recorded traces are not here: {', '.join(missing)}")
-    return paths
 
 
 def assert_alike(made: dict[str, Any], real: dict[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""A proxy that writes what agents send as a trace."""

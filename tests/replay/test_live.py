@@ -1,0 +1,43 @@
+"""A trace against the real engine: what is measured is what the engine says it did."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from agentcache.replay.blended import Blended
+from agentcache.replay.learn import Learner
+from agentcache.replay.live import run_live, summary
+from agentcache.replay.prompt import Prompter
+from tests.engine.serving import Server
+from tests.replay.conftest import CODE, chat_request
+
+
+@pytest.mark.engine
+def test_a_trace_is_measured_fast_and_exact(server: Server, folder: Path) -> None:
+    stored = inspect.getsource(textwrap)[:1500]
+    asked = [
+        f"A first question about this file.\n{stored}\n{CODE}\nWhat is it for?",
+        f"Another one, and it begins in another way:\n{CODE}\n{stored}\nAnd now?",
+        "far too long " * 5000,
+    ]
+    requests = [chat_request(i, [{"role": "user", "content": text}]) for i, text in enumerate(asked)]
+    shadow = Blended(None, Learner(Prompter(folder).encode))
+    run = run_live(server.client, requests, folder, shadow=shadow)
+    assert [pair.number for pair in run.pairs] == [0, 1]
+    assert run.skipped == 1
+    assert run.mismatched == 0
+    first, second = run.pairs
+    assert first.exact.reused_tokens == second.exact.reused_tokens == 0
+    assert first.fast.reused_tokens > 200  # stored by the fixture
+    # the code in front was not stored: it was learned from the first request, and computed between the two
+    assert second.fast.reused_tokens + second.fast.recomputed_tokens > first.fast.reused_tokens + 60
+    result = summary(run)
+    assert result["learned_tokens"] > 100
+    assert result["requests"] == 2
+    assert result["fast"]["reused_share"] > 0
+    assert result["exact"]["reused_share"] == 0
+    assert result["ttft_ratio_median"] > 0
