@@ -111,8 +111,8 @@ def _print(result: dict[str, Any]) -> None:
     tiers = Table(title=f"tiers, codec {result['codec']}", title_justify="left")
     for name in (
         "tier",
-        "tokens read a second",
-        "against prefill",
+        "read tok/s",
+        "over prefill",
         "pays from use",
         "holds it",
         "largest repository",

@@ -34,12 +34,12 @@ class Broken:
 
 
 def broken(breaks: Sequence[Break], served: Sequence[Served]) -> list[Broken]:
-    """Every break but those of first requests and of prompts that were repeated whole, in order."""
+    """Every break, in order: no first requests, no conversations that went on, no prompts that were repeated."""
     prompts = {one.prompt.request.number: one for one in served}
     found = []
     for one in breaks:
         own, other = prompts[one.request].prompt, prompts.get(one.other)
-        if other is None or one.common_tokens >= len(own) or not own.text:
+        if other is None or one.grown or one.common_tokens >= len(own) or not own.text:
             continue
         at = int(own.starts[one.common_tokens])
         kind = Kind(int(prompts[one.request].kinds[one.common_tokens]))

@@ -56,12 +56,14 @@ class Break:
 
     request, other: numbers of the two requests; other is -1 for the first
     hit_tokens: reused by pages; common_tokens: equal in both, at least as many
+    grown: all of the earlier prompt and its answer stand here, too: a conversation that went on, no break
     """
 
     request: int
     other: int
     hit_tokens: int
     common_tokens: int
+    grown: bool
 
 
 class Prefix:
@@ -80,7 +82,8 @@ class Prefix:
         if owner < 0:  # nothing to share a page with: compare with the request before
             owner = self._last.get(prompt.request.source, max(self._seen, default=-1))
         common = _common(prompt.tokens, self._seen[owner]) if owner >= 0 else 0
-        self.breaks.append(Break(prompt.request.number, owner, hit, common))
+        grown = owner >= 0 and common == len(self._seen[owner])
+        self.breaks.append(Break(prompt.request.number, owner, hit, common, grown))
         reused = np.zeros(len(prompt), np.bool_)
         reused[:hit] = True
         return Outcome(reused, np.zeros(len(prompt), np.bool_))

@@ -61,6 +61,9 @@ def test_breaks_say_where() -> None:
     served(policy, [prompt_of(0, ids(0, 64)), prompt_of(1, np.concatenate([ids(0, 37), ids(500, 40)]))])
     assert policy.breaks[1].other == 0
     assert (policy.breaks[1].hit_tokens, policy.breaks[1].common_tokens) == (32, 37)
+    assert not policy.breaks[1].grown
+    served(policy, [prompt_of(2, ids(0, 90))])
+    assert policy.breaks[2].grown  # all of the first, and more
 
 
 def test_chunks_follow_the_published_rules() -> None:
