@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from agentcache.kernels import device
+
 
 def key_deviation(fresh: torch.Tensor, reused: torch.Tensor) -> torch.Tensor:
     """Squared distance of each token's key from the fresh one, summed over heads and components, in float32.
@@ -12,7 +14,7 @@ def key_deviation(fresh: torch.Tensor, reused: torch.Tensor) -> torch.Tensor:
     Returns float32 [n]. (CacheBlend, section 4.3, ranks tokens by it at layer 1.) On CUDA a Triton kernel
     (`deviation_gpu`).
     """
-    if fresh.is_cuda:
+    if device.on_gpu(fresh):
         from agentcache.kernels.deviation_gpu import deviation
 
         return deviation(fresh, reused)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from agentcache.kernels import device
 from agentcache.kernels.pages import PageLayout
 
 
@@ -13,7 +14,7 @@ def gather_tokens(pages: torch.Tensor, layout: PageLayout, slots: torch.Tensor) 
     pages: [num_pages, ...], the layer's cache, any strides; slots: int64 [n], page * page_size + offset
     Returns [parts, n, H, D] in the pages' dtype, a copy. On CUDA a Triton kernel (`gather_gpu`).
     """
-    if pages.is_cuda:
+    if device.on_gpu(pages):
         from agentcache.kernels.gather_gpu import gather
 
         return gather(pages, layout, slots)

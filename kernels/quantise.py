@@ -22,6 +22,8 @@ from typing import Literal
 
 import torch
 
+from agentcache.kernels import device
+
 Bits = Literal[4, 8, "fp8"]
 _FP8 = torch.float8_e4m3fn
 _FP8_MAX = 448.0
@@ -121,8 +123,7 @@ def unpack_nibbles(packed: torch.Tensor) -> torch.Tensor:
 
 
 def _on_gpu(x: torch.Tensor, bits: Bits) -> bool:
-    """Whether the Triton kernels (`quantise_gpu`) take it. Casting to fp8 needs Ada, Hopper or later."""
-    return x.is_cuda and (bits != "fp8" or torch.cuda.get_device_capability(x.device) >= (8, 9))
+    return device.on_gpu_with_fp8(x) if bits == "fp8" else device.on_gpu(x)
 
 
 def _scales(x: torch.Tensor, dim: int, bits: Bits) -> tuple[torch.Tensor, torch.Tensor]:

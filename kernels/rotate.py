@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from agentcache.kernels import device
+
 
 def rotate_keys(
     keys: torch.Tensor,
@@ -26,7 +28,7 @@ def rotate_keys(
     On CUDA it is a Triton kernel (`rotate_gpu`). `rotate_keys_reference` says the same.
     """
     out = torch.empty_like(keys) if out is None else out
-    if keys.is_cuda:
+    if device.on_gpu(keys):
         from agentcache.kernels.rotate_gpu import rotate
 
         rotate(keys, cos, sin, out, neox, first)

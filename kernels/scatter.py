@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from agentcache.kernels import device
 from agentcache.kernels.pages import PageLayout
 from agentcache.kernels.rotate import rotate_keys
 
@@ -26,7 +27,7 @@ def rotate_scatter(
     pages: [num_pages, ...], the layer's cache, any strides; slots: int64 [n], page * page_size + offset, no repeats
     On CUDA a Triton kernel (`scatter_gpu`).
     """
-    if pages.is_cuda:
+    if device.on_gpu(pages):
         from agentcache.kernels.scatter_gpu import scatter
 
         scatter(keys, values, cos, sin, pages, layout, slots, neox, first)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from agentcache.kernels import device
+
 
 def tail_attention(
     queries: torch.Tensor, keys: torch.Tensor, query_positions: torch.Tensor, scale: float
@@ -14,7 +16,7 @@ def tail_attention(
     index i stands at position i; query_positions: int64 [w], below n; scale: what products are multiplied by
     Returns float32 [n]; its sum is w * Hq. On CUDA two Triton kernels (`tail_attention_gpu`).
     """
-    if keys.is_cuda:
+    if device.on_gpu(keys):
         from agentcache.kernels.tail_attention_gpu import attention
 
         return attention(queries, keys, query_positions, scale)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from vllm.distributed import tensor_model_parallel_all_reduce
 
-from agentcache.blend.forward import PagedForward
+from agentcache.blend.forward import NoLayers, PagedForward
 from agentcache.blend.pages import PagedKV
 from agentcache.entry import Tokens
 from agentcache.kernels.deviation import key_deviation
@@ -52,6 +52,8 @@ def tail_scores(
     The tail and the positions of `plan.recompute` are run through two thirds of the layers; the three are those at one
     third, half and two thirds of the depth (DESIGN 1.7 measured them). The final pass computes them again.
     """
+    if paged.parts == 1:
+        raise NoLayers("MLA keeps no keys that queries could be held against")
     end = min(len(tokens), plan.stop + _LONGEST_TAIL, len(pages) * paged.page_size)
     layers = sorted({paged.num_layers // 3, paged.num_layers // 2, 2 * paged.num_layers // 3})
     behind = np.arange(plan.stop, end, dtype=np.int64)

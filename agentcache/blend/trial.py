@@ -78,14 +78,18 @@ def moved_error(shift: KeyShift, here: torch.Tensor, there: torch.Tensor, distan
     """How far `here`, moved by `distance`, lies from `there`; both [L, n, H, D]. 0 is right, about 1 is chance.
 
     Of each component the root mean square error over tokens and heads, relative to that of the keys; the mean over
-    components; the largest of all layers. Large components that hardly turn, which some models have, hide nothing.
+    rotary components, or over the others; the largest of all layers. So nothing is hidden by components that are
+    large and hardly turn, which some models have, or by many that are not rotary, as in MLA's latent.
     """
     old = torch.arange(here.shape[1])
     cos, sin = (side.cpu() for side in shift.cos_sin(old, old + distance))
+    rotary = torch.zeros(here.shape[-1], dtype=torch.bool)
+    rotary[shift.first : shift.first + shift.rotary_dim] = True
     worst = 0.0
     for before, after in zip(here, there, strict=True):
         error = rotate_keys(before, cos, sin, neox=shift.neox, first=shift.first) - after
         size = after.square().mean(dim=(0, 1)).sqrt()
         relative = error.square().mean(dim=(0, 1)).sqrt() / size.clamp(min=1e-6 * size.max().item() + 1e-30)
-        worst = max(worst, relative.mean().item())
+        kinds = (relative[rotary], relative[~rotary])
+        worst = max(worst, *(kind.mean().item() for kind in kinds if len(kind)))
     return worst

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.parity.tiny import REFUSED, SUPPORTED
+from tests.parity.tiny import LATENT, REFUSED, SUPPORTED
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,34 +26,56 @@ FAR = 1e-2
 """What is wrong on purpose must differ so much, in either."""
 
 
+ON_V2 = ("qwen3", "glm", "deepseek-v3")
+"""Models that are run by vLLM's second model runner, too."""
+
+
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What `measure` prints, by model. Two processes share the models; one that fails hides no other."""
-    names = [*SUPPORTED, *REFUSED]
-    running = []
-    for share in (names[0::2], names[1::2]):
-        folder = tmp_path_factory.mktemp("tiny")
-        command = [sys.executable, "-m", "tests.parity.measure", str(folder), *share]
-        log = (folder / "log").open("w+")
-        running.append((subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log), log))
-    found: dict[str, dict[str, Any]] = {}
-    for process, log in running:
-        out, _ = process.communicate()
-        log.seek(0)
-        assert process.returncode == 0, log.read()[-3000:]
-        log.close()
-        lines = [line for line in out.decode().splitlines() if line.startswith("{")]
-        found.update((figure["name"], figure) for figure in map(json.loads, lines))
+    """What `measure` prints, by model; by model and " V2" under the second model runner.
+
+    Two processes share the models of the first.
+    """
+    names = [*SUPPORTED, *LATENT, *REFUSED]
+    folders = [tmp_path_factory.mktemp("tiny") for _ in range(3)]
+    halves = [
+        start(folder, share, "0") for folder, share in zip(folders, (names[0::2], names[1::2]), strict=False)
+    ]
+    found = {figure["name"]: figure for half in halves for figure in finish(half)}
+    second = finish(start(folders[2], list(ON_V2), "1"))
+    found.update((f"{figure['name']} V2", figure) for figure in second)
     if where := os.environ.get("AGENTCACHE_PARITY_JSON"):
         Path(where).write_text(json.dumps(found, indent=1))
     return found
 
 
-@pytest.mark.parametrize("name", SUPPORTED)
+def start(folder: Path, names: list[str], second_runner: str) -> subprocess.Popen[bytes]:
+    """`measure` for some models; its log goes into the folder."""
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.parity.measure", str(folder), *names],
+            cwd=ROOT,
+            env={**os.environ, "VLLM_USE_V2_MODEL_RUNNER": second_runner},
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+
+
+def finish(process: subprocess.Popen[bytes]) -> list[dict[str, Any]]:
+    out, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, "see the log in the temporary folder"
+    return [json.loads(line) for line in out.decode().splitlines() if line.startswith("{")]
+
+
+PROVEN = [*SUPPORTED, *(f"{name} V2" for name in ON_V2)]
+
+
+@pytest.mark.parametrize("name", PROVEN)
 def test_everything_recomputed_equals_full_prefill(name: str, figures: dict[str, dict[str, Any]]) -> None:
     own = figures[name]
     assert own.get("error") is None
     assert own["reason"] == ""
+    assert own["runner"] == ("V2" if name.endswith(" V2") else "V1")
     assert own["all, tokens"] == own["all in runs, tokens"] == [0, 680], "all went through virtual requests"
     assert own["all"] < LOGPROB
     assert own["all in runs"] < LOGPROB
@@ -61,7 +83,17 @@ def test_everything_recomputed_equals_full_prefill(name: str, figures: dict[str,
     assert own["seq_len +40"] > FAR
 
 
-@pytest.mark.parametrize("name", SUPPORTED)
+@pytest.mark.parametrize("name", LATENT)
+def test_a_prompt_of_latent_vectors_equals_full_prefill(
+    name: str, figures: dict[str, dict[str, Any]]
+) -> None:
+    own = figures[name]
+    assert own.get("error") is None
+    assert own["all, tokens"] == [0, 680]
+    assert own["all"] < LOGPROB
+
+
+@pytest.mark.parametrize("name", PROVEN)
 def test_entries_in_their_own_place_equal_full_prefill(name: str, figures: dict[str, dict[str, Any]]) -> None:
     own = figures[name]
     assert own["in place, tokens"] == [750, 0], "all came from entries"
@@ -70,14 +102,29 @@ def test_entries_in_their_own_place_equal_full_prefill(name: str, figures: dict[
     assert own["none"] > FAR, "elsewhere, their missing context is seen"
 
 
-@pytest.mark.parametrize("name", SUPPORTED)
+@pytest.mark.parametrize("name", PROVEN)
+@pytest.mark.parametrize("strategy", ["deviation", "boundary+tail"])
+def test_scores_are_had_or_their_lack_is_counted(
+    strategy: str, name: str, figures: dict[str, dict[str, Any]]
+) -> None:
+    own = figures[name]
+    reused, recomputed = own[f"{strategy}, tokens"]
+    assert reused + recomputed == 680
+    if name.startswith("glm ") or name == "glm":  # transformers' own modules
+        assert own["counted"] == {"no scores: this model's layers cannot be run apart": 2}
+    else:
+        assert own["counted"] == {}
+        assert recomputed == 136, "a fifth, as asked for"
+
+
+@pytest.mark.parametrize("name", [*PROVEN, *LATENT])
 def test_a_moved_key_equals_the_key_computed_there(name: str, figures: dict[str, dict[str, Any]]) -> None:
     own = figures[name]
     assert own["moved"] < RELATIVE
     assert own["moved by one too many"] > FAR
 
 
-@pytest.mark.parametrize("name", SUPPORTED)
+@pytest.mark.parametrize("name", [*PROVEN, *LATENT])
 def test_the_trial_at_start_tells_right_from_wrong(name: str, figures: dict[str, dict[str, Any]]) -> None:
     own = figures[name]
     assert own["trial"] < 1e-3

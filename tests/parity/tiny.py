@@ -131,6 +131,36 @@ SUPPORTED = {
     ),
 }
 
+# Refused on CPUs (below), where a prompt's middle cannot look back at a context. What needs no context is as on a GPU:
+# pages of latent vectors, of which the last components are rotary, and a prompt computed in one row.
+LATENT = {
+    "deepseek-v2, MLA": Tiny(
+        "DeepseekV2Config",
+        _MLA,
+        mla=True,
+        engine=(
+            *_NO_ROTARY_OPERATOR,
+            ("attention_backend", "CPU_MLA"),
+            ("max_num_batched_tokens", MAX_POSITIONS),
+        ),
+    ),
+}
+
+# Where a GPU is (benchmarks/gpu.sh), in the dimensions of the real models, which its kernels are made for.
+ON_GPU = {
+    "deepseek-v2, MLA on a GPU": Tiny(
+        "DeepseekV2Config",
+        {
+            **_MLA,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+        },
+        mla=True,
+    ),
+}
+
 _DIFFERENT = "layers with different kinds of attention: "
 _UNKNOWN = "unknown position scheme: "
 _NOT_AS_SAID = _UNKNOWN + "keys do not move as the rotary embedding says"
@@ -173,7 +203,7 @@ REFUSED = {
     "hunyuan, norm behind the rotation": Tiny(
         "HunYuanDenseV1Config", {"head_dim": 32}, _NOT_AS_SAID, shaken="key_layernorm"
     ),
-    "deepseek-v2, MLA": Tiny(
+    "deepseek-v2, MLA on a CPU": Tiny(
         "DeepseekV2Config",
         _MLA,
         "MLA attention on a CPU",
