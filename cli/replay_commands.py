@@ -45,6 +45,10 @@ def replay(
     live: Annotated[
         str | None, typer.Option(metavar="URL", help="Send the requests to a running server and measure.")
     ] = None,
+    index_only: Annotated[
+        bool,
+        typer.Option("--index-only", help="Only the repository's own entries: no views, nothing learned."),
+    ] = False,
     learn: Annotated[
         bool, typer.Option("--learn", help="With --live: have learned spans computed between requests.")
     ] = False,
@@ -67,12 +71,17 @@ def replay(
 
         run_live(console, requests, live, folder, repo or [], first, learn, as_json)
         return
-    run = _offline(console, requests[:first], folder, repo or [], _tiers(folder, ram, disk))
+    run = _offline(console, requests[:first], folder, repo or [], _tiers(folder, ram, disk), not index_only)
     _show(console, run, tokenizer, repo or [], html, as_json)
 
 
 def _offline(
-    console: Console, requests: Sequence[Request], folder: Path, repo: list[str], tiers: Tiers | None
+    console: Console,
+    requests: Sequence[Request],
+    folder: Path,
+    repo: list[str],
+    tiers: Tiers | None,
+    learn: bool,
 ) -> Run:
     from agentcache.context.streams import Streams, max_position
     from agentcache.replay.replay import replay as run_replay
@@ -85,6 +94,7 @@ def _offline(
             folder,
             source if repo else None,
             tiers,
+            learn,
             lambda done: line.update(f"replaying: {done} of {len(requests)} requests"),
         )
 

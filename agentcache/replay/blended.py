@@ -30,8 +30,9 @@ VIEW_LINES = 5
 class Blended:
     """Serves prompts as the engine's scheduler half does, from entries as the warm worker makes them.
 
-    source: warm from the start, in the raw view; views that a trace turns out to use are warmed from the request on
-    that showed them
+    source: warm from the start, in the raw view
+    learner: what requests leave behind; with one, views that a trace turns out to use are warmed from the request on
+    that showed them. None: the source's entries only
     tiers: finite budgets; without, nothing is ever evicted; on_entry: told the tokens of every entry made
     """
 
@@ -40,7 +41,7 @@ class Blended:
     def __init__(
         self,
         source: Source | None,
-        learner: Learner,
+        learner: Learner | None,
         tiers: Tiers | None = None,
         on_entry: Callable[[Tokens], None] = lambda tokens: None,
     ) -> None:
@@ -86,6 +87,8 @@ class Blended:
 
     def answered(self, prompt: Prompt, outcome: Outcome) -> None:
         self._chain.add(np.concatenate([prompt.tokens, prompt.generated]), prompt.request.number)
+        if self._learner is None:
+            return
         for known in self._learner.learned(prompt, outcome.reused):
             self.learned_tokens += self._add(known)
         if self._source is not None and self._views is not None:

@@ -104,3 +104,11 @@ class HashSet:
         """For each value, whether it is in the set."""
         found: npt.NDArray[np.bool_] = _has_each(self._table, values)
         return found
+
+
+def warm_up() -> None:
+    """Compile everything, so that no request waits for it."""
+    seen = HashSet()
+    values = window_hashes(np.zeros(4, np.int32), 2)
+    seen.add(values)
+    seen.has(values)

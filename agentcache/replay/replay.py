@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from agentcache.match import warm_up
+from agentcache.replay import hashes
 from agentcache.replay.blended import Blended
 from agentcache.replay.chunks import ChunkGrid
 from agentcache.replay.kinds import Kind, Kinds
@@ -60,18 +61,21 @@ def replay(
     folder: Path,
     source: Source | None = None,
     tiers: Tiers | None = None,
+    learn: bool = True,
     on_request: Callable[[int], None] | None = None,
 ) -> Run:
     """Serve `requests` in order. folder: of the model whose tokenizer and template are used.
 
-    on_request: told how many are done. Raises UsageError and ModelError.
+    learn: whether views and learned spans become entries; on_request: told how many are done
+    Raises UsageError and ModelError.
     """
     run = Run(tiers=tiers)
     began = time.perf_counter()
     prompter = Prompter(folder)
     upper = UpperBound()
     warm_up()
-    run.blended = Blended(source, Learner(prompter.encode), tiers, upper.know)
+    hashes.warm_up()
+    run.blended = Blended(source, Learner(prompter.encode) if learn else None, tiers, upper.know)
     run.index_seconds = time.perf_counter() - began
     began = time.perf_counter()
     policies: list[Policy] = [run.prefix, ChunkGrid(), run.blended, upper]

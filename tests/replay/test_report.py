@@ -229,3 +229,12 @@ def test_recorded_second_sessions(folder: Path, sources_of: Callable[[str], Path
         for paths in recorded:
             missed = replay(read_traces(paths), folder, source).missed[paths[1].name]
             assert missed.reused >= 0.95 * missed.tokens
+
+
+def test_the_index_alone_is_less_than_with_what_was_learned(trace: Path, repository: Path) -> None:
+    alone = as_json(run("replay", str(trace), "--repo", str(repository), "--index-only", "--json"))
+    everything = as_json(run("replay", str(trace), "--repo", str(repository), "--json"))
+    assert alone["background"]["learned_tokens"] == 0
+    assert alone["background"]["views"] == []
+    rates = [one["policies"]["agentcache"]["hit_rate"] for one in (alone, everything)]
+    assert alone["policies"]["prefix"]["hit_rate"] < rates[0] < rates[1]
