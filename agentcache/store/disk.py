@@ -15,7 +15,7 @@ from agentcache.entry import EntryInfo
 from agentcache.errors import StoreError
 from agentcache.store.catalog import Catalog, Victim
 from agentcache.store.clock import StoreClock
-from agentcache.store.codecs import RAW, Codec
+from agentcache.store.codecs import RAW, Codec, num_bytes
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused, catalog_reason, reason_of
 from agentcache.store.evict import make_room, unlinked
 from agentcache.store.files import read_file, write_file
@@ -261,6 +261,8 @@ class DiskTier:
             self._errors.add(catalog_reason(error))
 
     def _write(self, info: EntryInfo, kv: torch.Tensor, gone: list[Victim]) -> None:
+        if num_bytes(self._codec, self._layout, info.num_tokens) > self.budget_bytes:
+            raise WriteRefused(f"larger_than_{self.name}_budget")
         buffers = encode(self._model, self._layout, info, kv, self._codec)
         size = sum(len(buffer) for buffer in buffers)
         if size > self.budget_bytes:
