@@ -53,6 +53,10 @@ class EngineClient:
         body = self._json("POST", "/agentcache/missing", {"entries": list(entry_ids)})
         return set(body["missing"])
 
+    def selftest(self) -> dict[str, Any]:
+        """Have the engine try blending against its own full prefill: a verdict (`agentcache.quality.selftest`)."""
+        return self._json("POST", "/agentcache/selftest")
+
     def report_warmth(self, warmth: Mapping[str, Any]) -> None:
         self._json("PUT", "/agentcache/warm", dict(warmth))
 

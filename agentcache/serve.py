@@ -79,8 +79,11 @@ class Server:
         self.stop()
 
     def wait_ready(self) -> None:
-        """Return when the engine answers. Raises EngineError."""
+        """Return when the engine answers and has tried blending on itself. Raises EngineError."""
         self.engine.wait_ready()
+        verdict = self.client.selftest()
+        if not verdict["ok"]:
+            self._say(f"note: requests are served without blending: {verdict['reason']}")
 
     def streams(self) -> Streams:
         """The served model's tokenizer, with the engine's limit on a prompt."""

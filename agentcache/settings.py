@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from agentcache import paths
 from agentcache.errors import UsageError
+from agentcache.plan import RecomputePolicy
 
 Mode = Literal["fast", "exact"]
 GIB = 1 << 30
@@ -46,6 +47,21 @@ class EngineSettings:
         for name in ("ram_bytes", "disk_bytes", "boundary_tokens", "min_saved_tokens", "tail_tokens"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative")
+        _ = self.policy
+
+    @property
+    def policy(self) -> RecomputePolicy:
+        """What is recomputed where a request does not say. Raises UsageError."""
+        try:
+            return RecomputePolicy(
+                strategy=self.strategy,
+                boundary_tokens=self.boundary_tokens,
+                budget=self.budget,
+                min_saved_tokens=self.min_saved_tokens,
+                tail_tokens=self.tail_tokens,
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> EngineSettings:

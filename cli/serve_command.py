@@ -59,10 +59,7 @@ def serve(
     with Server(options, typer.echo, typer.echo if verbose else None) as server:
         typer.echo(f"engine: starting {model} on port {server.engine.port} (about half a minute)")
         server.wait_ready()
-        status = server.client.status()
         typer.echo(f"ready: OpenAI base URL {server.engine.url}/v1, Anthropic base URL {server.engine.url}")
-        if not status["blending"]:
-            typer.echo(f"note: requests are served without blending: {status['unsupported']}")
         if warm:
             server.start_background()
         server.wait_ended()

@@ -44,7 +44,12 @@ class Streams:
 
     def count(self, text: str) -> int:
         """Tokens of `text` by itself."""
-        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return len(self.encode(text))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text` by itself."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
     def of_file(self, data: bytes, blocks: Sequence[Block]) -> list[Stream]:
         """A file front to back: one stream, or several windows cut at block boundaries if it is too long.

@@ -1,4 +1,4 @@
-"""vLLM general plug-in: runs in every vLLM process. Learns the model runner and adds two RPC methods to workers.
+"""vLLM general plug-in: runs in every vLLM process. Learns the model runner and adds three RPC methods to workers.
 
 Nothing of vLLM is replaced: `initialize_kv_cache` is observed (its runner is remembered, then it runs as it was).
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 STATUS_RPC = "agentcache_status"
 MISSING_RPC = "agentcache_missing"
+SELFTEST_RPC = "agentcache_selftest"
 _OBSERVED = "_agentcache_observed"
 
 
@@ -25,6 +26,7 @@ def register() -> None:
             runner_class.initialize_kv_cache = _observed(runner_class.initialize_kv_cache)
     setattr(WorkerBase, STATUS_RPC, _status)
     setattr(WorkerBase, MISSING_RPC, _missing)
+    setattr(WorkerBase, SELFTEST_RPC, _selftest)
 
 
 def _observed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,3 +53,16 @@ def _missing(self: Any, entry_ids: list[str]) -> list[str]:
     from agentcache.plugin import process
 
     return process.WORKER.missing(entry_ids) if process.WORKER is not None else list(entry_ids)
+
+
+def _selftest(self: Any) -> dict[str, Any]:
+    """RPC on a worker: whether blending works here. Runs between two steps, on borrowed pages."""
+    from agentcache.plugin import process
+    from agentcache.settings import EngineSettings
+
+    if process.WORKER is None:
+        return {"ok": False, "reason": "no connector", "tokens": 0, "checks": []}
+    config = process.RUNNER.vllm_config
+    settings = EngineSettings.from_dict(dict(config.kv_transfer_config.kv_connector_extra_config))
+    model = config.model_config
+    return process.WORKER.selftest(str(model.tokenizer), int(model.max_model_len), settings.policy)

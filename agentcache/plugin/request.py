@@ -63,7 +63,7 @@ class Wish:
 def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: EngineSettings) -> Wish:
     """The wish of a request. Raises BadRequest."""
     given = (params or {}).get(PARAM)
-    policy = RecomputePolicy(**{name: getattr(settings, name) for name in _POLICY})
+    policy = settings.policy
     if given is None:
         return Wish(settings.mode, salt or "", policy)
     if not isinstance(given, Mapping):

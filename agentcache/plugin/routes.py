@@ -3,6 +3,7 @@
     GET  /agentcache/status    counters, tiers, warmth, as JSON
     POST /agentcache/missing   {"entries": [id, ...]} -> {"missing": [id, ...]}
     PUT  /agentcache/warm      the warm worker's progress, shown in the status
+    POST /agentcache/selftest  tries blending on the engine, once -> verdict; a failure ends blending
 
 Mounted only when allow-listed: `VLLM_PLUGINS=agentcache`.
 """
@@ -15,7 +16,7 @@ from fastapi import APIRouter, FastAPI, HTTPException, Request
 from pydantic import BaseModel, Field
 
 import agentcache
-from agentcache.plugin.register import MISSING_RPC, STATUS_RPC
+from agentcache.plugin.register import MISSING_RPC, SELFTEST_RPC, STATUS_RPC
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -76,6 +77,13 @@ async def status(request: Request) -> dict[str, Any]:
 async def missing(request: Request, body: EntryIds) -> dict[str, list[str]]:
     """Which entries would have to be computed."""
     return {"missing": await _ask(request, MISSING_RPC, body.entries)}
+
+
+@router.post("/selftest")
+async def selftest(request: Request) -> dict[str, Any]:
+    """Try blending on the engine, against its own full prefill; the first verdict stays."""
+    verdict: dict[str, Any] = await _ask(request, SELFTEST_RPC)
+    return verdict
 
 
 @router.put("/warm")

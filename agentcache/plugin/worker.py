@@ -13,12 +13,14 @@ from agentcache.blend.forward import PagedForward
 from agentcache.blend.pages import PagedKV, UnsupportedPages
 from agentcache.blend.rope import KeyShift, UnsupportedPositions
 from agentcache.blend.trial import find_shift
-from agentcache.errors import EngineError
+from agentcache.errors import EngineError, ModelError
 from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
 from agentcache.store import EntryCorrupt, EntryMissing, EntryStore
 
 if TYPE_CHECKING:
+    from agentcache.plan import RecomputePolicy
     from agentcache.quality.probe import Probe
+    from agentcache.quality.selftest import Verdict
 
 logger = logging.getLogger("vllm.agentcache")
 _KEPT_RECORDS = 1000
@@ -46,6 +48,7 @@ class WorkerHalf:
         self._page_size = page_size
         self._paged: PagedKV | None = None
         self._executor: BlendExecutor | None = None
+        self._verdict: Verdict | None = None
         self._parts: tuple[PagedForward, PagedKV, KeyShift] | None = None
         self._report = WorkerReport()
         self._invalid_pages: set[int] = set()
@@ -83,6 +86,27 @@ class WorkerHalf:
 
         return Probe(*self._parts)
 
+    def selftest(self, tokenizer: str, max_tokens: int, policy: RecomputePolicy) -> dict[str, Any]:
+        """Try blending on this engine (`agentcache.quality.selftest`), once; if it fails, blending is over.
+
+        tokenizer: local folder or hub id; max_tokens: longest prompt; policy: what requests get
+        """
+        if self._verdict is None:
+            from agentcache.quality.selftest import Verdict, run, sample
+
+            if self._parts is None:
+                self._verdict = Verdict.not_tried(self.unsupported)
+            else:
+                try:
+                    files, tail = sample(tokenizer, max_tokens)
+                except ModelError as error:
+                    return Verdict.not_tried(str(error)).to_dict()
+                dtype = str(self._parts[1].dtype).removeprefix("torch.")
+                self._verdict = run(self.probe(), files, tail, policy, dtype)
+                if not self._verdict.ok:
+                    self._give_up(f"self-test failed: {self._verdict.reason}")
+        return self._verdict.to_dict()
+
     def load(self, metadata: StepMetadata) -> None:
         """Execute the step's loads, in order."""
         for record in metadata.finished:
@@ -91,16 +115,14 @@ class WorkerHalf:
             self._load(op)
 
     def _load(self, op: LoadOp) -> None:
+        if self._executor is None:  # claimed before the scheduler half was told
+            self._refuse(op)
+            self._report.broken = self.unsupported
+            return
         try:
-            if self._executor is None:
-                raise RuntimeError(self.unsupported)
             result = self._executor.execute(op.plan, op.tokens, op.pages, op.strategy, op.budget)
         except Exception as error:
-            # The pages hold nothing valid: vLLM is told to compute them itself, and blending pauses.
-            first = op.plan.start // self._page_size
-            last = -(-op.plan.stop // self._page_size)
-            self._invalid_pages.update(op.pages[first:last])
-            self._report.reasons["blend failed"] = self._report.reasons.get("blend failed", 0) + 1
+            self._refuse(op)
             self._give_up(f"blending paused: {type(error).__name__}: {error}")
             logger.exception(
                 "agentcache: blending failed and is paused until restart; requests are prefilled"
@@ -116,6 +138,13 @@ class WorkerHalf:
         self._report.blended[op.request_id] = Blended(
             result.holes, result.topped_up, result.load_s, result.compute_s
         )
+
+    def _refuse(self, op: LoadOp) -> None:
+        """The pages of `op` hold nothing valid: vLLM is told to compute them itself."""
+        first = op.plan.start // self._page_size
+        last = -(-op.plan.stop // self._page_size)
+        self._invalid_pages.update(op.pages[first:last])
+        self._report.reasons["blend failed"] = self._report.reasons.get("blend failed", 0) + 1
 
     def save(self, metadata: StepMetadata) -> None:
         """Execute the step's stores: read the pages now, write entries in the background."""

@@ -23,7 +23,19 @@ def agentcache(*arguments: str, cwd: Path | None = None) -> subprocess.Completed
 def test_every_command_has_help() -> None:
     listed = agentcache("--help")
     assert listed.returncode == 0
-    for name in ("index", "blocks", "find", "refs", "watch", "status", "model", "store", "serve", "demo"):
+    for name in (
+        "index",
+        "blocks",
+        "find",
+        "refs",
+        "watch",
+        "status",
+        "model",
+        "store",
+        "serve",
+        "demo",
+        "doctor",
+    ):
         assert name in listed.stdout
         shown = agentcache(name, "--help")
         assert shown.returncode == 0, shown.stderr

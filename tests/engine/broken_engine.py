@@ -1,7 +1,8 @@
 """Run by test_breaker.py: an engine whose blending, or matching, fails. Prints what happened as JSON.
 
-python -m tests.engine.broken_engine MODEL_FOLDER STORE_DIR execute|match|store
+python -m tests.engine.broken_engine MODEL_FOLDER STORE_DIR execute|match|store|garble
 
+`garble`: what is reused is not written, so blended answers are wrong, and the self-test is asked.
 `store` breaks nothing here: STORE_DIR is one that cannot be opened.
 """
 
@@ -52,6 +53,10 @@ def main(model: str, store_dir: str, what: str) -> None:
         from agentcache.match import Matcher
 
         Matcher.match = fail  # type: ignore[method-assign, assignment]
+    verdict: dict[str, Any] = {}
+    if what == "garble":
+        BlendExecutor._place = lambda *_: None  # type: ignore[method-assign, assignment]
+        verdict = llm.collective_rpc("agentcache_selftest")[0]
     first, _ = ask(prompt, mode="fast")
     prompt[0] += 1
     exact_again, _ = ask(prompt, mode="exact")
@@ -66,6 +71,7 @@ def main(model: str, store_dir: str, what: str) -> None:
                 "fallback": counters["fallback"],
                 "fallbacks": status["fallbacks"],
                 "blending": status["blending"],
+                "verdict": verdict,
             }
         )
     )

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("execute", "blending paused: RuntimeError: injected"),
         ("match", "blending paused: RuntimeError: injected"),
         ("store", "no entry store: "),
+        ("garble", "self-test failed: recompute equals full prefill, KL: "),
     ],
 )
 def test_a_failure_becomes_a_normal_prefill(
@@ -40,3 +41,6 @@ def test_a_failure_becomes_a_normal_prefill(
     assert happened["second"]
     assert happened["fallback"].startswith(reason)
     assert sum(happened["fallbacks"].values()) >= 1
+    if what == "garble":
+        assert not happened["verdict"]["ok"]
+        assert not happened["blending"], "an engine that fails its self-test serves exactly"

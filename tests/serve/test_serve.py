@@ -128,6 +128,9 @@ def test_serve_warms_follows_edits_and_ends_with_ctrl_c(repository: Path, runnin
     assert status["warm_blocks"] == status["blocks"] > 0
     assert status["tiers"]["ram"]["bytes"] > 0
     assert status["blending"] is True
+    verdict = httpx.post(f"{url}/agentcache/selftest", timeout=60).json()
+    assert verdict["ok"], verdict["reason"]
+    assert len(verdict["checks"]) == 5
 
     both = ask(url, PARTING + "\n" + GREETING)
     assert both["reused_tokens"] > 80, "both files, in another order than they were warmed in"
