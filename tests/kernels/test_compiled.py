@@ -1,4 +1,4 @@
-"""Every Triton kernel compiles for real GPUs: the interpreter accepts more than the compiler. No GPU is needed for it."""
+"""Every Triton kernel compiles for real GPUs, which takes none: the interpreter accepts more than the compiler."""
 
 from __future__ import annotations
 
