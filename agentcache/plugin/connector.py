@@ -76,7 +76,7 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
             from agentcache.plugin.scheduler import SchedulerHalf
 
             warm_up()
-            if process.WORKER is not None:  # in this process: what its trial has found counts from the first request on
+            if process.WORKER is not None:  # what its trial has found counts from the first request on
                 unsupported = process.WORKER.unsupported
             self._scheduler = SchedulerHalf(settings, model, page_size, unsupported)
             if store is not None:
