@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -60,8 +61,10 @@ def make_app(upstream: str, writer: TraceWriter) -> Starlette:
         except httpx.HTTPError as error:
             reason = f"{base} does not answer: {error or type(error).__name__}"
             return JSONResponse({"error": {"message": f"agentcache record: {reason}"}}, status_code=502)
-        kept = {name: value for name, value in answered.headers.items() if name.lower() not in _HOP}
-        return StreamingResponse(asked.read(answered), answered.status_code, headers=kept)
+        response = StreamingResponse(asked.read(answered), answered.status_code)
+        # as they came: a header may be there twice
+        response.raw_headers = [pair for pair in answered.headers.raw if pair[0].decode().lower() not in _HOP]
+        return response
 
     return Starlette(routes=[Route("/{path:path}", passed_on, methods=_METHODS)], lifespan=lifespan)
 
@@ -85,6 +88,10 @@ class _Asked:
                 if self._body is not None:
                     seen.append(chunk)
                 yield chunk
+        except httpx.HTTPError as error:
+            # the client sees the connection break, as it would without a proxy
+            print(f"agentcache: {answered.url} broke off: {error or type(error).__name__}", file=sys.stderr)
+            raise
         finally:
             if self._body is not None:
                 self._write(self._body, b"".join(seen), answered)

@@ -35,7 +35,10 @@ def record(upstream: str, host: str, port: int, out: Path, on_ready: Callable[[s
         ) from error
     with closing(listening), closing(TraceWriter(out)) as writer:
         config = uvicorn.Config(
-            make_app(upstream, writer), log_level="error", timeout_graceful_shutdown=_GRACE_S, lifespan="on"
+            make_app(upstream, writer),
+            log_level="critical",
+            timeout_graceful_shutdown=_GRACE_S,
+            lifespan="on",
         )
         on_ready(f"http://{host}:{listening.getsockname()[1]}")
         with suppress(KeyboardInterrupt):  # uvicorn has shut down and passes the signal on

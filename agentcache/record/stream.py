@@ -61,7 +61,7 @@ class _Parts:
 
 def _events(raw: bytes) -> Iterator[dict[str, Any]]:
     """The JSON objects that `data:` lines hold."""
-    for line in raw.decode("utf-8", "replace").splitlines():
+    for line in raw.decode("utf-8", "replace").split("\n"):
         if line.startswith("data:"):
             try:
                 event = json.loads(line[5:])

@@ -49,7 +49,7 @@ def _records(path: Path) -> Iterator[_Record]:
         for number, item in enumerate(whole, start=1):
             yield from _line(path, number, item)
     else:
-        for number, line in enumerate(text.splitlines() if "\n" in text else [text], start=1):
+        for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
                 item = _json(line)
                 if item is None:
@@ -77,10 +77,13 @@ def _json(text: str) -> Any:
 
 
 def _is_trajectory(whole: Mapping[str, Any]) -> bool:
-    """A saved conversation rather than one request: it ends with, or holds, the model's own messages and says so."""
-    if not isinstance(whole.get("messages"), list):
+    """A saved conversation rather than one request: it says so, or ends with what the model said."""
+    messages = whole.get("messages")
+    if not isinstance(messages, list) or not messages:
         return False
-    return "trajectory_format" in whole or "info" in whole or ("model" not in whole and "path" not in whole)
+    last = messages[-1]
+    ends = isinstance(last, Mapping) and last.get("role") == "assistant" and "model" not in whole
+    return "trajectory_format" in whole or "info" in whole or ends
 
 
 def _line(path: Path, number: int, item: Any) -> Iterator[_Record]:

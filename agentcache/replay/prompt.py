@@ -116,8 +116,7 @@ class Prompter:
         whole = self._template.render(Chat([*chat.messages, message], chat.tools), ask=False)
         if not whole.startswith(prompt):
             return request.answer.text
-        rest = whole[len(prompt) :]
-        return rest[: rest.rfind("<|")] if "<|" in rest else rest
+        return whole[len(prompt) :].removesuffix(self._template.end_mark)
 
     def _plain(self, request: Request) -> str:
         given = request.body.get("prompt")

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,15 @@ class ChatTemplate:
         self._special = dict(special)
         self._as_parts = bool(_ITERATES_PARTS.search(source))
         self._template = _environment().from_string(source)
+
+    @cached_property
+    def end_mark(self) -> str:
+        """What the template puts behind the model's words; "" where it shows them otherwise than it asks for them."""
+        asked: list[dict[str, Any]] = [{"role": "user", "content": "?"}]
+        prompt = self.render(Chat(asked, None))
+        whole = self.render(Chat([*asked, {"role": "assistant", "content": "answer"}], None), ask=False)
+        head, answer, mark = whole.rpartition("answer")
+        return mark if answer and head == prompt else ""
 
     @classmethod
     def of_folder(cls, folder: Path) -> ChatTemplate:

@@ -48,9 +48,8 @@ class View:
         line = 1
         for block in blocks:
             text = data[block.start_byte : block.end_byte].decode(errors="replace")
-            lines = text.splitlines(keepends=True) if "\r" not in text else _lines(text)
             out = []
-            for piece in lines:
+            for piece in _lines(text):
                 out.append((number(line) if fresh else "") + piece)
                 fresh = piece.endswith("\n")
                 line += fresh
@@ -100,7 +99,7 @@ def _unnumbered(line: str) -> tuple[str, str]:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines that end at `\\n` alone, as those of blocks do."""
-    return [piece + "\n" for piece in text.split("\n")[:-1]] + (
-        [text.rsplit("\n", 1)[-1]] if text[-1:] != "\n" else []
-    )
+    """Lines with their ends, which are `\\n` and nothing else, as those of blocks are."""
+    lines = [f"{line}\n" for line in text.split("\n")]
+    lines[-1] = lines[-1][:-1]
+    return lines if lines[-1] else lines[:-1]

@@ -117,6 +117,13 @@ def test_request_logs_of_all_apis(tmp_path: Path) -> None:
     assert second[2]["tool_calls"][0]["function"] == {"name": "cat", "arguments": {"path": "a.py"}}
 
 
+def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    body = {"messages": [{"role": "user", "content": "a\u2028b\x0bc"}]}
+    path.write_text(json.dumps(body, ensure_ascii=False) + "\n")
+    assert messages_of(path) == [body["messages"]]
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [

@@ -83,7 +83,11 @@ class Upstream(http.server.BaseHTTPRequestHandler):
         type(self).got.append(dict(self.headers.items()))
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
+        if b"break" in body:
+            self.send_header("content-length", "100000")
         self.send_header("connection", "close")
+        self.send_header("set-cookie", "a=1")
+        self.send_header("set-cookie", "b=2")
         self.end_headers()
         for number in range(3):
             event = {"choices": [{"index": 0, "delta": {"content": f"part {number} "}}]}
@@ -93,6 +97,9 @@ class Upstream(http.server.BaseHTTPRequestHandler):
                 time.sleep(0.3 if number else 0.0)
             if b"forever" in body and number == 1:
                 time.sleep(30)
+            if b"break" in body and number == 1:
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
         if b"cut" not in body:
             self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
@@ -132,6 +139,7 @@ def test_bytes_pass_untouched_and_secrets_stay_out(
     through = ask(url, "hello")
     assert through.content == direct.content
     assert through.headers["content-type"] == direct.headers["content-type"]
+    assert through.headers.get_list("set-cookie") == ["a=1", "b=2"]
     assert upstream[1][1]["authorization"] == f"Bearer {KEY}"
     assert "1 requests written" in ended(process)
     text = out.read_text()
@@ -174,6 +182,25 @@ def test_an_interrupt_keeps_what_came(proxy: Proxy, upstream: tuple[str, list[di
         "part 0 part 1 part 2 ",
         "part 0 part 1 ",
     ]
+
+
+def test_a_client_that_hangs_up_and_an_upstream_that_breaks_off(
+    proxy: Proxy, upstream: tuple[str, list[dict[str, str]]]
+) -> None:
+    url, out, process = proxy(upstream[0])
+    path = f"{url}/v1/chat/completions"
+    with httpx.stream(
+        "POST", path, json={"messages": [{"role": "user", "content": "slowly"}]}, timeout=60
+    ) as answer:
+        next(answer.iter_raw())
+    with pytest.raises(httpx.RemoteProtocolError):
+        httpx.post(path, json={"messages": [{"role": "user", "content": "break"}]}, timeout=60)
+    said = ended(process)
+    assert "broke off" in said
+    assert "Traceback" not in said
+    answers = sorted(request.answer.text for request in read_traces([out]))
+    assert len(answers) == 2
+    assert all(text.startswith("part 0") for text in answers)
 
 
 def test_an_upstream_that_is_down_is_said_in_one_line(proxy: Proxy) -> None:

@@ -89,7 +89,7 @@ def test_json_has_the_promised_keys_and_adds_up(trace: Path, repository: Path) -
 
 
 def test_tables_print_the_definitions(trace: Path) -> None:
-    output = " ".join(run("replay", str(trace), "--first", "4").split())
+    output = " ".join(run("replay", str(trace), "--first", "12").split())
     assert "reused tokens over all prompt tokens" in output
     assert "what broke the prefixes" in output
 
