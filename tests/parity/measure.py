@@ -130,7 +130,8 @@ def measured(engine: TinyEngine) -> dict[str, Any]:
     compare("none", exact, prompt, strategy="none")
     for strategy in ("deviation", "boundary+tail"):
         compare(strategy, exact, prompt, strategy=strategy, budget=0.2)
-    return figures | {"reason": engine.worker.unsupported, "counted": dict(engine.worker.reasons)}
+    status = engine.worker.status()
+    return figures | {"reason": status["unsupported"], "counted": status["fallbacks"]}
 
 
 def cut_at_random(positions: Any) -> Runs:
@@ -213,9 +214,9 @@ def report(tiny: Tiny, folder: Path) -> dict[str, Any]:
     try:
         figures: dict[str, Any] = {
             "runner": runner_name(),
-            "reason": engine.worker.unsupported,
+            "reason": engine.worker.status()["unsupported"],  # as GET /agentcache/status says it
         }
-        if not figures["reason"]:
+        if engine.worker.status()["blending"]:
             figures |= measured(engine)
         elif not tiny.silent:
             figures["fallback"] = engine.ask([5, 6, 7], mode="fast")[1]["fallback"]
