@@ -54,6 +54,7 @@ class Blended:
         )
         self._chain = PageChain()
         self._matcher = Matcher()
+        self._code = Matcher()  # the source's entries alone: what is code, whichever entry it is reused from
         self._learner = learner
         self._on_entry = on_entry
         self._tiers = tiers
@@ -74,6 +75,9 @@ class Blended:
         plan = make_plan(len(tokens), hit, spans, self._policy)
         reused = np.zeros(len(tokens), np.bool_)
         recomputed = np.zeros(len(tokens), np.bool_)
+        code = np.zeros(len(tokens), np.bool_)
+        for span in self._code.match(tokens, salts=(INDEX_DOMAIN,)):
+            code[span.start : span.stop] = True
         reused[:hit] = True
         pieces = [Piece(0, hit, Origin.PREFIX, "prefix hit")] if hit else []
         if plan is not None:
@@ -83,7 +87,7 @@ class Blended:
             recomputed[plan.recompute] = True
             recomputed &= reused
             self._count(plan, recomputed)
-        return Outcome(reused, recomputed, tuple(pieces))
+        return Outcome(reused, recomputed, tuple(pieces), code)
 
     def answered(self, prompt: Prompt, outcome: Outcome) -> None:
         self._chain.add(np.concatenate([prompt.tokens, prompt.generated]), prompt.request.number)
@@ -100,6 +104,8 @@ class Blended:
     def _add(self, known: Known) -> int:
         """Make an entry; returns the tokens computed for it, 0 if it was there."""
         info = known.info
+        if known.origin is Origin.INDEX:
+            self._code.add(info)
         if self._tiers is not None:
             for gone in self._tiers.add(info.id, info.num_tokens):
                 self._matcher.remove(gone)

@@ -36,11 +36,14 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """reused: tokens whose K/V was there; recomputed: those of them that are computed again nevertheless"""
+    """reused: tokens whose K/V was there; recomputed: those of them that are computed again nevertheless
+    code: tokens that stand in the index, reused from there or not; None if the policy knows none
+    """
 
     reused: Mask
     recomputed: Mask
     pieces: tuple[Piece, ...] = ()
+    code: Mask | None = None
 
 
 class Policy(Protocol):

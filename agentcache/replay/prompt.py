@@ -89,18 +89,19 @@ class Prompter:
         encoded = self._encoder.encode(texts)
         generated = self._encoder.encode(answers)
         for request, text, found, own, new in zip(requests, texts, kinds, encoded, generated, strict=True):
-            given = request.body.get("prompt") if request.api == "completions" else None
-            if isinstance(given, list):
-                ids = as_tokens(given)
-                kind = np.full(len(ids), Kind.OTHER, np.uint8)
-                yield Prompt(
-                    request, "", ids, np.zeros(len(ids), np.int64), kind, new.ids, request.answer.text
-                )
-                continue
-            kind = kinds_of(own.starts, found)
+            ids, starts = own
             if request.api == "completions":
-                kind[:] = Kind.OTHER
-            yield Prompt(request, text, own.ids, own.starts, kind, new.ids, request.answer.text)
+                given = request.body["prompt"]
+                if isinstance(given, list):
+                    ids, starts = as_tokens(given), np.zeros(len(given), np.int64)
+                else:
+                    head = self._encoder.head
+                    ids = np.concatenate([head, ids])
+                    starts = np.concatenate([np.zeros(len(head), np.int64), starts])
+                kind = np.full(len(ids), Kind.OTHER, np.uint8)
+            else:
+                kind = kinds_of(starts, found)
+            yield Prompt(request, text, ids, starts, kind, new.ids, request.answer.text)
 
     def _render(self, chat: Chat) -> str:
         if self._template is None:

@@ -15,7 +15,7 @@ from agentcache.replay.blended import Blended
 from agentcache.replay.chunks import ChunkGrid
 from agentcache.replay.kinds import Kind, Kinds
 from agentcache.replay.learn import Learner
-from agentcache.replay.outcome import Origin, Outcome, Policy, Tally
+from agentcache.replay.outcome import Mask, Outcome, Policy, Tally
 from agentcache.replay.prefix import Prefix
 from agentcache.replay.prompt import Prompt, Prompter
 from agentcache.replay.source import Source
@@ -82,7 +82,7 @@ def replay(
     run.tallies = {policy.name: Tally() for policy in policies}
     for prompt in prompter.prompts(requests):
         outcomes = {policy.name: policy.serve(prompt) for policy in policies}
-        kinds = _with_code(prompt, outcomes["agentcache"], source is not None)
+        kinds = _with_code(prompt, outcomes["agentcache"].code)
         for policy in policies:
             policy.answered(prompt, outcomes[policy.name])
         _count(run, prompt, kinds, outcomes)
@@ -105,14 +105,11 @@ def _count(run: Run, prompt: Prompt, kinds: Kinds, outcomes: dict[str, Outcome])
     missed.reused += int((cold & outcomes["agentcache"].reused).sum())
 
 
-def _with_code(prompt: Prompt, outcome: Outcome, has_source: bool) -> Kinds:
+def _with_code(prompt: Prompt, code: Mask | None) -> Kinds:
     """`prompt.kinds`, with text of the index told from what else tools returned and users wrote."""
-    if not has_source:
+    if code is None or not code.any():
         return prompt.kinds
     kinds = prompt.kinds.copy()
-    for piece in outcome.pieces:
-        if piece.origin is Origin.INDEX:
-            inside = kinds[piece.start : piece.stop]
-            inside[np.isin(inside, (Kind.TOOL_OUTPUT, Kind.NAMES))] = Kind.REFERENCED_CODE
-            inside[inside == Kind.OTHER] = Kind.OWN_CODE
+    kinds[code & np.isin(kinds, (Kind.TOOL_OUTPUT, Kind.NAMES))] = Kind.REFERENCED_CODE
+    kinds[code & (kinds == Kind.OTHER)] = Kind.OWN_CODE
     return kinds

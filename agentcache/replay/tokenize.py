@@ -36,6 +36,8 @@ class LineEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._pieces: dict[str, Encoded] = {}
+        self.head: Tokens = as_tokens(tokenizer.encode("").ids)
+        """What the tokenizer puts in front of a text that no chat template made: BOS, if anything."""
         self._cuts = True
         self._count = 0
 

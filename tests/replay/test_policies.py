@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentcache.entry import Tokens, as_tokens
 from agentcache.replay.chunks import ChunkGrid
+from agentcache.replay.kinds import Kind
 from agentcache.replay.learn import JOIN_TOKENS, MIN_TOKENS, runs_to_learn
 from agentcache.replay.outcome import Policy
 from agentcache.replay.prefix import PageChain, Prefix
@@ -169,6 +170,36 @@ def test_indexed_code_is_reused_the_first_time_and_learned_code_the_second(
     assert indexed["agentcache"] > without["agentcache"] + 0.8 * code_tokens
     for counts in (without, indexed):
         assert counts["prefix"] <= counts["agentcache"] <= counts["upper"] + 16
+
+
+def test_completions_of_text_and_of_token_ids_are_prompts_too(folder: Path) -> None:
+    encoder = LineEncoder.of_folder(folder)
+    tokens = [*encoder.head.tolist(), *encoder.encode([CODE])[0].ids.tolist()]
+    bodies: list[dict[str, object]] = [{"prompt": CODE}, {"prompt": tokens}, {"prompt": ""}]
+    requests = [Request(i, "t", 0.0, "completions", body, Answer()) for i, body in enumerate(bodies)]
+    run = replay(requests, folder)
+    first, second, empty = (served.prompt.tokens.tolist() for served in run.served)
+    assert first == second == tokens
+    assert len(empty) == len(encoder.head)
+    assert run.tallies["prefix"].reused.sum() == (len(tokens) - 1) // 16 * 16
+
+
+def test_code_of_the_index_is_told_from_other_text_in_every_turn(folder: Path, repository: Path) -> None:
+    from agentcache.context import Streams
+
+    talk: list[dict[str, object]] = [
+        {"role": "user", "content": "Read it."},
+        {"role": "assistant", "content": "I read."},
+        {"role": "tool", "content": CODE},
+    ]
+    requests = [
+        chat_request(0, talk, "Read."),
+        chat_request(1, [*talk, {"role": "assistant", "content": "Read."}]),
+    ]
+    with Source([str(repository)], Streams(str(folder), 4096)) as source:
+        run = replay(requests, folder, source)
+    counts = [int((served.kinds == Kind.REFERENCED_CODE).sum()) for served in run.served]
+    assert counts[0] == counts[1] > 100
 
 
 def test_no_room_no_reuse(folder: Path, repository: Path) -> None:
