@@ -133,6 +133,7 @@ class DiskTier:
         try:
             with self._catalog.transaction():
                 if path is not None:
+                    self._spare(path)  # lets go of it first, where it is mapped
                     self._root.discard(path)
                 self._catalog.delete_ids(self._model, [id])
         except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import torch
 from xxhash import xxh3_128
 
 from agentcache.entry import EntryInfo
+from agentcache.store.buffers import buffer
 from agentcache.store.errors import EntryCorrupt
 from agentcache.store.format import PAGE, Head, buffer_of, decode_head, decode_tokens, header_bytes
 from agentcache.store.root import make_private, sync_folder
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 _CHUNK = 1 << 20
-_HUGE = 2 << 20
 
 
 def write_file(path: Path, scratch: Path, buffers: Sequence[memoryview], *, durable: bool = True) -> None:
@@ -51,11 +50,8 @@ def read_file(path: Path) -> tuple[Head, EntryInfo, torch.Tensor]:
     """An entry with its K/V in a tensor of its own. EntryCorrupt, UnknownFormat, or OSError."""
     with _opened(path) as (fd, size):
         head = _read_head(fd, size)
-        os.posix_fadvise(
-            fd, head.start, head.kv_bytes, os.POSIX_FADV_WILLNEED
-        )  # the disk works while we check
         info = _read_info(fd, head)
-        body = _fresh(head.kv_bytes)
+        body = buffer(head.kv_bytes)
         checksum = xxh3_128()
         memory = buffer_of(body)
         for at in range(0, len(memory), _CHUNK):
@@ -65,16 +61,6 @@ def read_file(path: Path) -> tuple[Head, EntryInfo, torch.Tensor]:
         if checksum.hexdigest() != head.checksum:
             raise EntryCorrupt(f"the K/V in {path.name} changed since it was written")
         return head, info, head.trust(body)
-
-
-def _fresh(size: int) -> torch.Tensor:
-    """uint8 [size]. Large ones in huge pages where the system has them: a page fault for 2 MiB instead of 4 KiB."""
-    if size < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(size, dtype=torch.uint8)
-    memory = mmap.mmap(-1, -(-size // _HUGE) * _HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8, count=size)
 
 
 def read_info(path: Path) -> tuple[Head, EntryInfo]:

@@ -12,8 +12,11 @@ import fcntl
 import mmap
 import os
 import shutil
+import time
+from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 import torch
 from blake3 import blake3
@@ -22,9 +25,16 @@ from agentcache.entry import EntryInfo
 from agentcache.store.disk import DiskTier
 from agentcache.store.files import map_info, write_file
 from agentcache.store.format import Head
+from agentcache.store.layout import EntryLayout
+from agentcache.store.policy import EvictionPolicy
+from agentcache.store.root import Root
+from agentcache.store.stats import Counts
 
 SHARED_MEMORY = Path("/dev/shm")
 _MADV_POPULATE_READ = 22  # Linux 5.14: map all pages in one call, instead of a fault for every 64 KiB
+
+
+_KEPT_S = 10.0
 
 
 def ram_folder(root: Path, budget_bytes: int) -> tuple[Path, int]:
@@ -48,20 +58,93 @@ def ram_folder(root: Path, budget_bytes: int) -> tuple[Path, int]:
     return folder, min(budget_bytes, most)
 
 
+Loaded = tuple[Head, EntryInfo, torch.Tensor]
+
+
+class Mappings:
+    """Files that were read a moment ago stay mapped, up to `budget_bytes`: mapping takes as long as copying does.
+
+    They hold their locks meanwhile, so other processes cannot evict them: not for longer than `_KEPT_S`.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes, self._bytes = budget_bytes, 0
+        self._lock = Lock()
+        self._kept: OrderedDict[Path, tuple[Loaded, float]] = OrderedDict()
+
+    def get(self, path: Path) -> Loaded | None:
+        with self._lock:
+            found = self._kept.pop(path, None)
+            if found is None:
+                return None
+            self._kept[path] = (found[0], time.monotonic())
+            return found[0]
+
+    def add(self, path: Path, loaded: Loaded) -> None:
+        with self._lock:
+            if path not in self._kept and loaded[2].nbytes <= self._budget_bytes:
+                self._kept[path] = (loaded, time.monotonic())
+                self._bytes += loaded[2].nbytes
+                while self._bytes > self._budget_bytes:
+                    self._bytes -= self._kept.popitem(last=False)[1][0][2].nbytes
+
+    def drop(self, path: Path) -> None:
+        with self._lock:
+            found = self._kept.pop(path, None)
+            if found is not None:
+                self._bytes -= found[0][2].nbytes
+
+    def drop_old(self) -> None:
+        """Let go of what has not been read for a while."""
+        before = time.monotonic() - _KEPT_S
+        with self._lock:
+            while self._kept and next(iter(self._kept.values()))[1] < before:
+                self._bytes -= self._kept.popitem(last=False)[1][0][2].nbytes
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
+
+
 class RamTier(DiskTier):
     """As `DiskTier`. What `read` returns shares the tier's memory: an entry stays for as long as it is held."""
 
     name = "ram"
 
+    def __init__(
+        self,
+        root: Root,
+        model: str,
+        layout: EntryLayout,
+        budget_bytes: int,
+        policy: EvictionPolicy,
+        errors: Counts,
+    ) -> None:
+        super().__init__(root, model, layout, budget_bytes, policy, errors)
+        self._maps = Mappings(budget_bytes // 8)
+
+    def tick(self) -> None:
+        super().tick()
+        self._maps.drop_old()
+
     def close(self) -> None:
         super().close()
+        self._maps.clear()
         with suppress(OSError), self._root.exclusive():
             self._root.sweep()
             if not self._root.owners() - {self._root.owner} and not self._root.refusal:
                 shutil.rmtree(self._root.path, ignore_errors=True)
         self._root.close()
 
-    def _load(self, path: Path) -> tuple[Head, EntryInfo, torch.Tensor]:
+    def _load(self, path: Path) -> Loaded:
+        found = self._maps.get(path)
+        if found is None:
+            found = self._map(path)
+            self._maps.add(path, found)
+        return found
+
+    def _map(self, path: Path) -> Loaded:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             fcntl.flock(fd, fcntl.LOCK_SH)  # belongs to the open file, which the mapping keeps open
@@ -78,6 +161,7 @@ class RamTier(DiskTier):
         write_file(path, self._root.scratch, buffers, durable=False)
 
     def _spare(self, path: Path) -> bool:
+        self._maps.drop(path)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:

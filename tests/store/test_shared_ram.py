@@ -110,12 +110,14 @@ def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
 
 def test_a_read_tensor_may_be_written_without_harm(open_store: OpenStore) -> None:
     """Nobody should, but a stray write must not reach other processes."""
-    store = open_store()
+    store, other = open_store(), open_store()
     info, kv = make_entry(1)
     store.put(info, kv)
     assert store.flush(10)
     store.read(info.id).zero_()
-    assert bits(store.read(info.id)) == bits(kv)
+    assert bits(other.read(info.id)) == bits(kv)
+    other.close()
+    assert bits(open_store().read(info.id)) == bits(kv)
 
 
 def test_entries_in_memory_alone_are_gone_with_it(root: Path) -> None:
