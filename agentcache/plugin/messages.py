@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 
@@ -60,6 +60,20 @@ class RequestRecord:
     load_s: float
     recompute_s: float
     finished_at: float
+
+    def with_load(self, blended: Blended) -> RequestRecord:
+        """The record of a plan, corrected by what its execution took."""
+        reused = self.reused_tokens - min(self.reused_tokens, blended.holes)
+        topped_up = min(reused, blended.topped_up)
+        recomputed = self.recomputed_tokens + topped_up
+        return replace(
+            self,
+            reused_tokens=reused - topped_up,
+            recomputed_tokens=recomputed,
+            computed_tokens=self.prompt_tokens - self.prefix_hit_tokens - (reused - topped_up) - recomputed,
+            load_s=blended.load_s,
+            recompute_s=blended.recompute_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class _Live:
     candidate: Plan | None = None
     prefix_hit: int = 0
     admitted: bool = False
-    blended: Blended = field(default_factory=lambda: Blended(0, 0, 0.0, 0.0))
+    blended: Blended | None = None
     to_store: deque[EntryInfo] = field(default_factory=deque)
 
 
@@ -283,10 +283,11 @@ class SchedulerHalf:
             return None
         record = self._record(live)
         if live.admitted and not live.wish.cuts:
-            self._finished.append(record)
+            self._finished.append(record)  # the worker half adds what the load took
         if not live.wish.explicit:
             return None
-        return {"agentcache": _public(record)}
+        # A request that ends in the step of its load is reported on after it is gone: its answer tells the plan.
+        return {"agentcache": _public(record.with_load(live.blended) if live.blended else record)}
 
     def _record(self, live: _Live) -> RequestRecord:
         prompt = live.request.num_prompt_tokens
@@ -296,9 +297,6 @@ class SchedulerHalf:
             inside = _count_inside(live.plan, prompt)
             recomputed = inside
             reused = sum(max(0, min(span.stop, prompt) - span.start) for span in live.plan.spans) - recomputed
-            reused -= min(reused, live.blended.holes)
-            topped_up = min(reused, live.blended.topped_up)
-            reused, recomputed = reused - topped_up, recomputed + topped_up
         return RequestRecord(
             request_id=live.request.request_id,
             mode=live.wish.mode,
@@ -309,8 +307,8 @@ class SchedulerHalf:
             computed_tokens=prompt - prefix_hit - reused - recomputed,
             spans=len(live.plan.spans) if live.plan is not None else 0,
             fallback=live.fallback,
-            load_s=live.blended.load_s,
-            recompute_s=live.blended.recompute_s,
+            load_s=0.0,
+            recompute_s=0.0,
             finished_at=time.time(),
         )
 

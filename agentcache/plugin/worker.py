@@ -51,6 +51,7 @@ class WorkerHalf:
         self._verdict: Verdict | None = None
         self._parts: tuple[PagedForward, PagedKV, KeyShift] | None = None
         self._report = WorkerReport()
+        self._loaded: dict[str, Blended] = {}
         self._invalid_pages: set[int] = set()
         self._evicted: deque[str] = deque()
         self._prefetcher = ThreadPoolExecutor(1, thread_name_prefix="agentcache-prefetch")
@@ -135,9 +136,11 @@ class WorkerHalf:
         if result.no_scores:
             name = f"no scores: {result.no_scores}"
             self._report.reasons[name] = self._report.reasons.get(name, 0) + 1
-        self._report.blended[op.request_id] = Blended(
-            result.holes, result.topped_up, result.load_s, result.compute_s
-        )
+        blended = Blended(result.holes, result.topped_up, result.load_s, result.compute_s)
+        self._report.blended[op.request_id] = blended
+        self._loaded[op.request_id] = blended
+        while len(self._loaded) > _KEPT_RECORDS:
+            del self._loaded[next(iter(self._loaded))]
 
     def _refuse(self, op: LoadOp) -> None:
         """The pages of `op` hold nothing valid: vLLM is told to compute them itself."""
@@ -230,6 +233,9 @@ class WorkerHalf:
         }
 
     def _account(self, record: RequestRecord) -> None:
+        blended = self._loaded.pop(record.request_id, None)
+        if blended is not None:
+            record = record.with_load(blended)
         self.records.append(record)
         self.totals["requests"] += 1
         for name in TOTALS[1:]:

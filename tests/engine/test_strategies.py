@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.engine.serving import Answer, Server, largest_difference
@@ -34,6 +36,21 @@ def test_a_budget_is_spent_and_helps(
     assert some.counters["reused_tokens"] == MATCHED - int(0.2 * MATCHED)
     assert largest_difference(some.first, reference) < largest_difference(none.first, reference)
     assert server.status()["blending"], "the breaker has not tripped"
+
+
+def test_a_request_of_one_token_is_counted_as_it_was_loaded(
+    server: Server, prompts: dict[str, list[int]]
+) -> None:
+    """It ends in the step of its load, before the engine has told what the load took."""
+    before = server.status()["totals"]
+    server.ask(prompts["shuffled"], salt="one", whole_vocabulary=True, strategy="deviation", budget=0.2)
+    deadline = time.monotonic() + 10
+    while (now := server.status())["totals"]["requests"] == before["requests"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    record = now["recent"][-1]
+    assert record["recomputed_tokens"] == int(0.2 * MATCHED)
+    assert record["recompute_s"] > 0
 
 
 def test_a_strategy_with_scores_needs_a_budget(server: Server, prompts: dict[str, list[int]]) -> None:
