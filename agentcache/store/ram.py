@@ -121,12 +121,16 @@ class RamTier(DiskTier):
         policy: EvictionPolicy,
         errors: Counts,
     ) -> None:
+        self._maps = Mappings(budget_bytes // 8)  # before the tier is opened: that may evict
         super().__init__(root, model, layout, budget_bytes, policy, errors)
-        self._maps = Mappings(budget_bytes // 8)
 
     def tick(self) -> None:
         super().tick()
         self._maps.drop_old()
+
+    def drop_mappings(self) -> None:
+        """Hold nothing but what callers hold."""
+        self._maps.clear()
 
     def close(self) -> None:
         super().close()

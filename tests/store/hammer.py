@@ -15,9 +15,11 @@ import json
 import os
 import random
 import resource
+import select
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from agentcache.store import EntryMissing, EntryStore
@@ -83,9 +85,15 @@ def kill_workers(root: str, seeds: range) -> None:
         while len(children) < 2:
             child = os.fork()  # imports are paid for once; nothing has run yet that a fork would break
             if child == 0:
-                work_for_ever(root, seeds, started)
+                try:
+                    work_for_ever(root, seeds, started)
+                finally:
+                    traceback.print_exc()
+                    os._exit(1)
             children.append(child)
-            assert os.read(reader, 1) == b"."
+            while not select.select([reader], [], [], 1)[0]:
+                assert os.waitpid(child, os.WNOHANG) == (0, 0), "a child ended by itself"
+            os.read(reader, 1)
         time.sleep(chance.random() * 0.05)
         for child in children[: 2 if line == "both\n" else 1]:
             os.kill(child, signal.SIGKILL)

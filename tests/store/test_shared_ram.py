@@ -127,3 +127,13 @@ def test_entries_in_memory_alone_are_gone_with_it(root: Path) -> None:
         assert bits(store.read(info.id)) == bits(kv)
     with EntryStore.open(root, MODEL, LAYOUT, 1 << 22, 0) as store, pytest.raises(EntryMissing):
         store.read(info.id)
+
+
+def test_opened_with_a_smaller_budget(open_store: OpenStore, root: Path) -> None:
+    one = open_store(ram=6 * FILE_50)
+    for seed in range(6):
+        one.put(*make_entry(seed))
+    assert one.flush(10)
+    one._ram.drop_mappings()
+    open_store(ram=2 * FILE_50)
+    assert in_shared_memory(root) == 2 * FILE_50
