@@ -106,6 +106,9 @@ def kill_workers(root: str, seeds: range) -> None:
             wrong = False
         os.set_blocking(reader, True)
         print("wrong" if wrong else "killed", flush=True)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def main(action: str, root: str, *numbers: str) -> None:

@@ -107,6 +107,8 @@ def test_kill_a_hundred_times(root: Path) -> None:
     assert total > 100
     hammer.communicate(timeout=60)
     assert hammer.returncode == 0
+    EntryStore.open(root, MODEL, LAYOUT, budget, budget).close()  # and nothing is left in shared memory
+    assert not ram_folder(root, budget)[0].exists()
 
 
 @pytest.mark.parametrize("limit", [0, 5000, 300_000])
