@@ -78,6 +78,11 @@ class Engine:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C reaches us alone; we end the group in order
         )
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         self._reader = threading.Thread(target=self._read_log, name="engine-log", daemon=True)
         self._reader.start()
 
@@ -129,6 +134,10 @@ class Engine:
                 continue
             break
         _signal_group(self._process.pid, signal.SIGKILL)  # workers that outlived their parent
+        self._guard.kill()
+        self._guard.wait()
+        if self._guard.stdin is not None:
+            self._guard.stdin.close()
         self._reader.join(5.0)
 
     def _read_log(self) -> None:

@@ -1,4 +1,4 @@
-"""Time to first token: full prefill, blended, CacheBlend's selection, and what vLLM itself needs for as many new tokens.
+"""Time to first token: full prefill, blended, CacheBlend's selection, and what vLLM needs for as many new tokens.
 
     python benchmarks/ttft.py --model MODEL [--lengths 4000 16000] [--pairs N] [--json]
 

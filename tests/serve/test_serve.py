@@ -158,3 +158,18 @@ def is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+def test_nothing_is_left_of_a_killed_serve(repository: Path, tmp_path: Path, model_folder: str) -> None:
+    """SIGKILL cannot be handled; the engine goes all the same, here while it starts."""
+    served = Running(repository, tmp_path / "home", "--model", model_folder, "--", "--max-model-len", "2048")
+    served.wait_for("engine:")
+    time.sleep(3.0)
+    below = children(served.process.pid)
+    assert len(below) >= 2, "the engine and its guard"
+    served.process.kill()
+    served.process.wait(10)
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() and not is_zombie(pid) for pid in below):
+        assert time.monotonic() < deadline, "the engine outlived the one who started it"
+        time.sleep(0.2)
