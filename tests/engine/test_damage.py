@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from agentcache.store.ram import ram_folder
 from tests.engine.serving import Server, largest_difference
 
 pytestmark = pytest.mark.engine
@@ -50,7 +50,7 @@ def test_a_damaged_entry_is_computed_instead(
     intact = server.ask(prompt, salt="intact", mode="fast", strategy="none")
     assert intact.counters["reused_tokens"] == 300
     assert largest_difference(intact.first, exact.first) > 1e-2, "reused K/V can be told from computed K/V"
-    evict_from_ram(server, texts)
+    evict_from_ram(server, victim)
     before = server.reason(reason)
     damage(victim)
 
@@ -69,9 +69,7 @@ def test_a_damaged_entry_is_computed_instead(
     assert healed.counters["reused_tokens"] > 250, "computing it again brings it back"
 
 
-def evict_from_ram(server: Server, texts: dict[str, list[int]]) -> None:
-    """Read more other entries than the RAM tier holds."""
-    for name in ("textwrap", "argparse", "shlex"):
-        server.ask(
-            texts["system"] + texts[name] + texts["question"], salt=f"evict {time.monotonic()}", mode="fast"
-        )
+def evict_from_ram(server: Server, entry: Path) -> None:
+    """Delete the copy in shared memory, as eviction does."""
+    folder, _ = ram_folder(server.store_dir, 0)
+    (folder / entry.relative_to(server.store_dir)).unlink()
