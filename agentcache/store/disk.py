@@ -62,8 +62,8 @@ class DiskTier:
         self._touch_lock = Lock()
         self._next_try = 0.0
         self._closing, self._comparing = Event(), Thread()
-        self._catalog = self._attach()
         self._on_add, self._own = on_add, set[str]()
+        self._catalog = self._attach()  # last: it may evict, and begin to compare
         self._seen_key = self._newest_key()
         self.clock = StoreClock(self._catalog.newest_use())
 

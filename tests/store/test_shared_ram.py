@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcache.store import EntryMissing, EntryStore
+from agentcache.store import EntryMissing, EntryStore, LeastRecentlyUsed
 from agentcache.store.ram import ram_folder
 
 from .conftest import LAYOUT, MODEL, OpenStore, bits, entry_files, make_entry
@@ -48,7 +48,7 @@ def test_stores_of_one_root_share_memory_and_budget(open_store: OpenStore, root:
 
 
 def test_what_is_read_stays_as_it_is_while_others_evict(open_store: OpenStore) -> None:
-    store = open_store(ram=4 * FILE_50, disk=0)
+    store = open_store(ram=4 * FILE_50, disk=0, policy=LeastRecentlyUsed())
     info, kv = make_entry(0)
     store.put(info, kv)
     assert store.flush(10)
@@ -74,7 +74,8 @@ def test_a_killed_process_leaves_memory_usable_and_within_budget(root: Path) -> 
         text=True,
         cwd=Path(__file__).parents[2],
     )
-    with EntryStore.open(root, MODEL, LAYOUT, budget, 0, put_wait_s=0) as store:
+    policy = LeastRecentlyUsed()
+    with EntryStore.open(root, MODEL, LAYOUT, budget, 0, put_wait_s=0, policy=policy) as store:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         for seed in range(3):  # what another process holds is read, and stays
