@@ -27,7 +27,7 @@ from agentcache.store.errors import EntryCorrupt
 from agentcache.store.layout import DTYPES, EntryLayout
 
 PAGE = 4096
-VERSION = "1"
+VERSION = "2"  # 2: the codec is named
 _ZEROS = b"0" * 32
 _MAX_HEADER = 1 << 20
 _NAMES = {dtype: name for name, dtype in DTYPES.items()} | {

@@ -14,7 +14,7 @@ from sqlite_utils import Database, Migrations
 
 from agentcache.errors import StoreError
 
-VERSION = 3
+VERSION = 4
 _CHECK_UP_TO_BYTES = 64 << 20
 
 
