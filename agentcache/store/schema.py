@@ -15,11 +15,13 @@ from sqlite_utils import Database, Migrations
 from agentcache.errors import StoreError
 
 VERSION = 4
+_OLDEST_KEPT = 4
+"""Older catalogs list entry files of the first format, which are not read any more."""
 _CHECK_UP_TO_BYTES = 64 << 20
 
 
 class Damaged(sqlite3.DatabaseError):
-    """SQLite's own check found a fault."""
+    """SQLite's own check found a fault, or the catalog is of a format whose files are not read any more."""
 
 
 migrations = Migrations("agentcache.store")
@@ -101,6 +103,8 @@ def create(connection: sqlite3.Connection) -> None:
             f"the store's catalog has version {version}, this agentcache knows {VERSION}: "
             "upgrade agentcache, or set AGENTCACHE_HOME to another folder"
         )
+    if 0 < version < _OLDEST_KEPT:
+        raise Damaged(f"version {version}: made anew from the entry files")
     if version < VERSION:
         migrations.apply(Database(connection))
         connection.execute(f"PRAGMA user_version = {VERSION}")

@@ -14,6 +14,7 @@ import torch
 
 from agentcache.errors import StoreError
 from agentcache.store import EntryCorrupt, EntryMissing, EntryStore
+from agentcache.store.format import VERSION
 
 from .conftest import LAYOUT, OpenStore, bits, entry_files, facts, make_entry
 
@@ -139,7 +140,9 @@ def test_a_file_in_another_entrys_place(open_store: OpenStore, root: Path) -> No
 
 def test_a_file_of_a_later_version_is_left_alone(open_store: OpenStore, root: Path) -> None:
     id, _, path = stored(open_store, root)
-    path.write_bytes(path.read_bytes().replace(b'"version":"1"', b'"version":"2"'))
+    ours = f'"version":"{VERSION}"'.encode()
+    assert ours in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(ours, b'"version":"9"'))
     store = open_store()
     with pytest.raises(EntryMissing):
         store.read(id)
@@ -224,6 +227,18 @@ def test_a_newer_catalog_is_refused_in_one_line(open_store: OpenStore, root: Pat
         open_store()
     assert "\n" not in str(caught.value)
     assert len(entry_files(root)) == 30
+
+
+def test_an_older_catalog_is_made_anew_from_the_files(open_store: OpenStore, root: Path) -> None:
+    before = fill(open_store)
+    with sqlite3.connect(root / "catalog.db") as connection:
+        connection.execute("PRAGMA user_version = 3")
+        connection.execute("UPDATE entries SET weight = 7.0")
+    connection.close()
+    assert restored(open_store()) == before
+    with sqlite3.connect(root / "catalog.db") as connection:
+        assert connection.execute("SELECT max(weight) FROM entries").fetchone() == (1.0,)
+    connection.close()
 
 
 def test_the_root_is_a_file(tmp_path: Path) -> None:
