@@ -12,6 +12,9 @@ from agentcache.plan import RecomputePolicy
 
 Mode = Literal["fast", "exact"]
 GIB = 1 << 30
+CODEC_NAMES = ("raw", "int8", "fp8", "mixed", "int4")
+"""Those of `agentcache.store.codecs`, which imports torch."""
+REMOTE_SCHEMES = ("s3://", "redis://", "rediss://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,13 @@ class EngineSettings:
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative")
         _ = self.policy
+        for codec in (self.disk_codec, self.remote_codec):
+            if codec not in CODEC_NAMES:
+                raise UsageError(f"{codec!r} is not a codec: use one of {', '.join(CODEC_NAMES)}")
+        if self.remote_url and not self.remote_url.startswith(REMOTE_SCHEMES):
+            raise UsageError(
+                f"{self.remote_url!r} is not a remote tier: write s3://bucket/prefix or redis://host:6379/0"
+            )
 
     @property
     def policy(self) -> RecomputePolicy:

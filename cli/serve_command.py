@@ -24,6 +24,10 @@ def serve(
     mode: Annotated[str, typer.Option(help="What a request gets that does not ask: fast or exact.")] = "fast",
     ram: Annotated[str, typer.Option(help="Budget of the RAM tier.")] = "2GB",
     disk: Annotated[str, typer.Option(help="Budget of the disk tier.")] = "20GB",
+    disk_codec: Annotated[
+        str, typer.Option(help="How the disk tier writes: raw, int8, fp8, mixed or int4.")
+    ] = "raw",
+    remote: Annotated[str, typer.Option(help="Remote tier: s3://bucket/prefix or redis://host:6379/0.")] = "",
     kv_space: Annotated[int, typer.Option(help="vLLM's page pool on CPU, GiB.", min=1)] = 2,
     boundary_tokens: Annotated[int, typer.Option(help="Tokens recomputed at each seam.", min=0)] = 16,
     warm: Annotated[bool, typer.Option(help="Warm the repository in the background.")] = True,
@@ -42,6 +46,8 @@ def serve(
         ram_bytes=parse_bytes(ram),
         disk_bytes=parse_bytes(disk),
         boundary_tokens=boundary_tokens,
+        disk_codec=disk_codec,
+        remote_url=remote,
     )
     with progress_shown(model) as progress:
         folder = resolve(model, progress)

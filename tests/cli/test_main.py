@@ -48,6 +48,8 @@ def test_every_command_has_help() -> None:
         (("serve", "no-such-folder"), "no-such-folder"),
         (("serve", "--mode", "faster"), "mode must be 'fast' or 'exact'"),
         (("serve", "--ram", "much"), "'much' is not a size"),
+        (("serve", "--disk-codec", "zip"), "'zip' is not a codec: use one of raw, int8"),
+        (("serve", "--remote", "ftp://x"), "'ftp://x' is not a remote tier: write s3://bucket"),
         (("serve", "--model", "./no-such-model"), "no-such-model"),
         (("serve", "--host", "0.0.0.0"), "without a key"),
         (("demo", "no-such-folder"), "no-such-folder"),

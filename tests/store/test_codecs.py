@@ -81,3 +81,9 @@ def test_names() -> None:
         codec_named("zip", WIDE)
     assert codec_named("int4", WIDE).name == "int4"
     assert codec_named("int4", EntryLayout(1, 3, 1, 64, torch.bfloat16)).name == "raw"
+
+
+def test_the_settings_name_every_codec() -> None:
+    from agentcache.settings import CODEC_NAMES
+
+    assert set(CODEC_NAMES) == set(CODECS)
