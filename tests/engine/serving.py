@@ -14,6 +14,8 @@ from transformers import AutoTokenizer
 
 from agentcache.engine import Engine, EngineOptions
 from agentcache.engine_client import EngineClient
+from agentcache.entry import INDEX_DOMAIN, as_tokens, entries_of_stream
+from agentcache.plugin.request import own_domain
 from agentcache.settings import EngineSettings
 
 SERVED = "smollm2-135m"
@@ -60,10 +62,30 @@ class Server:
         answer = self.client.post("/v1/completions", body)
         return Answer(*generated(answer), answer["kv_transfer_params"]["agentcache"])
 
-    def store(self, tokens: list[int], *cuts: int) -> None:
-        """Have entries computed, and wait until they are on disk."""
-        self.client.precompute(SERVED, tokens, list(cuts) or [0, len(tokens)])
-        self.flush()
+    def store(self, tokens: list[int], *cuts: int, salt: str | None = None) -> None:
+        """Have entries computed, for everybody or for one salt, and wait until they are on disk.
+
+        Asked again where the store had no room: a slow disk, and a RAM tier full of what is not written yet.
+        """
+        places = list(cuts) or [0, len(tokens)]
+        domain = INDEX_DOMAIN if salt is None else own_domain(salt)
+        infos = entries_of_stream(self.status()["fingerprint"], domain, as_tokens(tokens), places)
+        body = {
+            "model": SERVED,
+            "prompt": tokens,
+            "max_tokens": 1,
+            "kv_transfer_params": {"agentcache": {"store": {"cuts": places}}},
+        }
+        deadline = time.monotonic() + 60.0
+        while True:
+            if salt is None:
+                self.client.precompute(SERVED, tokens, places)
+            else:
+                self.client.post("/v1/completions", body | {"cache_salt": salt})
+            self.flush()
+            if not self.client.missing([info.id for info in infos]):
+                return
+            assert time.monotonic() < deadline, "entries were not stored within a minute"
 
     def flush(self) -> None:
         deadline = time.monotonic() + 60.0

@@ -136,15 +136,7 @@ def test_a_request_with_a_salt_does_not_see_another_salts_entries(
     own = server.encode(
         "def very_private(argument):\n" + "".join(f"    step_{i} = {i} * argument\n" for i in range(40))
     )
-    body = {
-        "model": SERVED,
-        "prompt": own,
-        "max_tokens": 1,
-        "cache_salt": "alice",
-        "kv_transfer_params": {"agentcache": {"store": {"cuts": [0, len(own)]}}},
-    }
-    server.client.post("/v1/completions", body)
-    server.flush()
+    server.store(own, salt="alice")
     prompt = texts["system"] + own + texts["question"]
     assert server.ask(prompt, salt="alice", mode="fast").counters["reused_tokens"] > 300
     assert server.ask(prompt, salt="bob", mode="fast").counters["reused_tokens"] == 0
