@@ -215,14 +215,7 @@ def _counted(
     """The answer and the engine's own record of the request."""
     before = client.status()["totals"]["requests"]
     answer = ask(client, model, messages, **options)
-    deadline = time.monotonic() + 10.0
-    while time.monotonic() < deadline:  # the engine accounts for a request one step after its last token
-        status = client.status()
-        if status["totals"]["requests"] > before:
-            record: dict[str, Any] = status["recent"][-1]
-            return answer, record
-        time.sleep(0.02)
-    raise EngineError("the engine did not account for a request; is agentcache's plug-in loaded?")
+    return answer, client.record_after(before)
 
 
 def run(

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def try_model(model: str, settings: EngineSettings, kv_gib: int, extra: tuple[st
         return
     yield Finding("model", folder, True)
     with tempfile.TemporaryDirectory(prefix="agentcache-doctor-") as scratch:
-        own = EngineSettings(**{**settings.to_dict(), "store_dir": str(Path(scratch) / "store")})
+        own = replace(settings, store_dir=str(Path(scratch) / "store"))
         options = EngineOptions(model=folder, served_name=model, kv_gib=kv_gib, settings=own, extra=extra)
         try:
             with Engine(options) as engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -47,6 +48,20 @@ class EngineClient:
     def status(self) -> dict[str, Any]:
         """`GET /agentcache/status`."""
         return self._json("GET", "/agentcache/status")
+
+    def record_after(self, before: int) -> dict[str, Any]:
+        """The engine's own account of the request just answered: it comes a step after the last token.
+
+        before: the status's total of requests when it was sent. Raises EngineError if none comes.
+        """
+        deadline = time.monotonic() + 10.0
+        while time.monotonic() < deadline:
+            status = self.status()
+            if status["totals"]["requests"] > before:
+                record: dict[str, Any] = status["recent"][-1]
+                return record
+            time.sleep(0.02)
+        raise EngineError("the engine did not account for a request; is agentcache's plug-in loaded?")
 
     def missing(self, entry_ids: Sequence[str]) -> set[str]:
         """Entries the engine would have to compute."""

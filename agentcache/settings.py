@@ -12,6 +12,8 @@ from agentcache.plan import RecomputePolicy
 
 Mode = Literal["fast", "exact"]
 GIB = 1 << 30
+POLICY_NAMES = ("strategy", "boundary_tokens", "budget", "min_saved_tokens", "tail_tokens")
+"""What of a `RecomputePolicy` the settings, and a request, can name."""
 CODEC_NAMES = ("raw", "int8", "fp8", "mixed", "int4")
 """Those of `agentcache.store.codecs`, which imports torch."""
 REMOTE_SCHEMES = ("s3://", "redis://", "rediss://")
@@ -63,13 +65,7 @@ class EngineSettings:
     def policy(self) -> RecomputePolicy:
         """What is recomputed where a request does not say. Raises UsageError."""
         try:
-            return RecomputePolicy(
-                strategy=self.strategy,
-                boundary_tokens=self.boundary_tokens,
-                budget=self.budget,
-                min_saved_tokens=self.min_saved_tokens,
-                tail_tokens=self.tail_tokens,
-            )
+            return RecomputePolicy(**{name: getattr(self, name) for name in POLICY_NAMES})
         except ValueError as error:
             raise UsageError(str(error)) from error
 

@@ -18,15 +18,14 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import platform
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import machine
 
 from agentcache.entry import EntryInfo, Tokens, as_tokens
 from agentcache.match import Matcher, warm_up
@@ -91,18 +90,6 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     begin = time.perf_counter()
     result = work()
     return time.perf_counter() - begin, result
-
-
-def machine() -> dict[str, Any]:
-    """What the figures hold for."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": len(names),
-        "system": platform.system(),
-    }
 
 
 def measure(num_blocks: int, num_tokens: int, repeats: int, seed: int) -> dict[str, Any]:

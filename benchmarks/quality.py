@@ -21,12 +21,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from code_prompts import CONTINUED, KINDS, Case, Corpus
 
 from agentcache.plan import RecomputePolicy, reused_positions
 from agentcache.quality.agreement import agreement
+
+if TYPE_CHECKING:
+    from agentcache.quality.probe import Probe
 
 DEFAULT = "boundary"
 BUDGET = 0.08
@@ -58,14 +61,12 @@ class Outcome:
 def measure(worker: Any, case: Case) -> list[Outcome]:
     """Runs in the engine's worker, which vLLM hands in."""
     from agentcache.plugin import process
-    from agentcache.quality.probe import Probe
 
     assert process.WORKER is not None
-    probe: Probe = _PROBES.setdefault("probe", None) or process.WORKER.probe()
-    _PROBES["probe"] = probe
-    if case.kind != _PROBES.get("kind"):
-        probe.forget()
-        _PROBES["kind"] = case.kind
+    if case.kind not in _PROBES:  # the entries of one kind at a time
+        _PROBES.clear()
+        _PROBES[case.kind] = process.WORKER.probe()
+    probe = _PROBES[case.kind]
     entries = {
         OURS: probe.learn([(stream.tokens, stream.cuts) for stream in case.streams], OURS),
         APART: probe.learn([(stream.tokens, stream.cuts) for stream in case.apart], APART),
@@ -105,7 +106,7 @@ def measure(worker: Any, case: Case) -> list[Outcome]:
     ]
 
 
-_PROBES: dict[str, Any] = {}
+_PROBES: dict[str, Probe] = {}
 
 
 def _tensor(tokens: Any) -> Any:

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from machine import machine
+
 from agentcache.context.streams import Streams
 from agentcache.models import resolve
 from agentcache.replay.formats import read_traces
@@ -87,18 +89,6 @@ def measure(paths: list[Path], repos: list[str], model: str, repeats: int) -> di
     }
 
 
-def machine() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": len(names),
-        "system": platform.system(),
-        "python": platform.python_version(),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
@@ -113,7 +103,12 @@ def main() -> None:
         traces = {"recorded": args.trace} if args.trace else made(Path(temporary))
         repos = args.repo if args.trace else [str(ROOT)]
         found = {name: measure(paths, repos, args.tokenizer, args.repeats) for name, paths in traces.items()}
-    result = {"machine": machine(), "tokenizer": args.tokenizer, "repeats": args.repeats, "traces": found}
+    result = {
+        "machine": machine() | {"python": platform.python_version()},
+        "tokenizer": args.tokenizer,
+        "repeats": args.repeats,
+        "traces": found,
+    }
     if not args.json:
         for name, figures in found.items():
             rates = ", ".join(f"{policy} {rate:.1%}" for policy, rate in figures["hit_rates"].items())

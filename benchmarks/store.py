@@ -21,7 +21,6 @@ import argparse
 import gzip
 import json
 import os
-import platform
 import re
 import shutil
 import statistics
@@ -36,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from blake3 import blake3
+from machine import machine
 
 from agentcache.entry import EntryInfo, as_tokens, context_digest, entry_id
 from agentcache.store import (
@@ -56,15 +56,6 @@ SMOL = EntryLayout(parts=2, layers=30, heads=3, head_dim=64, dtype=torch.bfloat1
 PAST, NEXT, BOUNDARY = 768, 96, 16
 MODULES = ("argparse", "textwrap", "json.decoder", "string", "queue", "shlex", "dataclasses", "tokenize")
 TRACES = Path(__file__).parents[1].parent / "shared" / "traces"
-
-
-def machine() -> dict[str, Any]:
-    """What the figures hold for."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    load = round(os.getloadavg()[0], 1)
-    return {"cpu": names[0] if names else "", "cores": len(names), "system": platform.system(), "load": load}
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -464,7 +455,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=args.folder, prefix="agentcache-store-"))
-    result: dict[str, Any] = {"machine": machine(), "torch": torch.__version__}
+    result: dict[str, Any] = {
+        "machine": machine() | {"load": round(os.getloadavg()[0], 1)},
+        "torch": torch.__version__,
+    }
     work: dict[str, Callable[[], dict[str, Any]]] = {
         "codecs": lambda: codecs(args.model, args.repeats),
         "reads": lambda: reads(folder, args.repeats),

@@ -117,9 +117,7 @@ def ask(client: EngineClient, prompt: Sequence[int], salt: str, **wish: Any) -> 
         for line in response.iter_lines():
             if line.startswith("data: {") and not seconds:
                 seconds = time.perf_counter() - began
-    while (status := client.status())["totals"]["requests"] == before:
-        time.sleep(0.02)
-    return seconds, status["recent"][-1]
+    return seconds, client.record_after(before)
 
 
 def memcpy_s(num_bytes: int) -> float:

@@ -13,7 +13,7 @@ from vllm.forward_context import set_forward_context
 from agentcache.blend.pages import PagedKV
 from agentcache.blend.virtual import VirtualBatch
 from agentcache.entry import Tokens
-from agentcache.plan import Positions, runs, split
+from agentcache.plan import Positions, Runs, runs, split
 
 
 class NoLayers(Exception):
@@ -63,9 +63,8 @@ class PagedForward:
             where = torch.from_numpy(np.concatenate([np.arange(a, b) for a, b in piece]))
             slots = self._paged.slots(pages, where)
             tables = block_table.expand(len(piece), -1).contiguous()
-            per_layer, slot_mapping = self._batch.metadata(piece, tables, slots)
             ids = torch.from_numpy(tokens)[where]
-            hidden.append(self._forward(ids, where + distance, per_layer, slot_mapping, first_layers, eager))
+            hidden.append(self._forward(ids, where + distance, piece, tables, slots, first_layers, eager))
         return torch.cat(hidden) if len(hidden) != 1 else hidden[0]
 
     def prefill(self, prompts: Sequence[tuple[Tokens, Sequence[int]]]) -> None:
@@ -88,11 +87,9 @@ class PagedForward:
         wheres = [torch.arange(len(tokens)) for tokens, _ in batch]
         tables = [self._paged.block_table(pages) for _, pages in batch]
         slots = [self._paged.slots(pages, own) for (_, pages), own in zip(batch, wheres, strict=True)]
-        per_layer, slot_mapping = self._batch.metadata(
-            rows, torch.nn.utils.rnn.pad_sequence(tables, batch_first=True), torch.cat(slots)
-        )
+        padded = torch.nn.utils.rnn.pad_sequence(tables, batch_first=True)
         ids = torch.from_numpy(np.concatenate([tokens for tokens, _ in batch]))
-        self._forward(ids, torch.cat(wheres), per_layer, slot_mapping, None, False)
+        self._forward(ids, torch.cat(wheres), rows, padded, torch.cat(slots))
 
     def step(self, position: int, tokens: Sequence[int], pages: Sequence[Sequence[int]]) -> torch.Tensor:
         """One token at the same position of several prompts, as in a decode step: [len(tokens), E]."""
@@ -100,10 +97,7 @@ class PagedForward:
         where = torch.full((len(tokens),), position, dtype=torch.int64)
         slots = torch.cat([self._paged.slots(own, where[:1]) for own in pages])
         tables = torch.stack([self._paged.block_table(own) for own in pages])
-        per_layer, slot_mapping = self._batch.metadata(rows, tables, slots)
-        return self._forward(
-            torch.tensor(tokens, dtype=torch.int32), where, per_layer, slot_mapping, None, False
-        )
+        return self._forward(torch.tensor(tokens), where, rows, tables, slots)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Over the whole vocabulary, float32 [n, V], of what `run` or `step` returned."""
@@ -114,12 +108,15 @@ class PagedForward:
         self,
         ids: torch.Tensor,
         where: torch.Tensor,
-        per_layer: dict[str, Any],
-        slot_mapping: dict[str, torch.Tensor],
-        first_layers: int | None,
-        eager: bool,
+        rows: Runs,
+        block_tables: torch.Tensor,
+        slots: torch.Tensor,
+        first_layers: int | None = None,
+        eager: bool = False,
     ) -> torch.Tensor:
+        """One forward over `rows`, whose tokens are `ids` at positions `where`; see `VirtualBatch.metadata`."""
         device = self._paged.device
+        per_layer, slot_mapping = self._batch.metadata(rows, block_tables, slots)
         with (
             set_forward_context(
                 per_layer,
@@ -131,7 +128,9 @@ class PagedForward:
             self._only(first_layers),
         ):
             hidden: Any = self.model(
-                input_ids=ids.to(device),
+                input_ids=ids.to(
+                    device, torch.int32
+                ),  # the compiled model reads int64 ids as pairs, without an error
                 positions=where.to(device),
                 intermediate_tensors=None,
                 inputs_embeds=None,

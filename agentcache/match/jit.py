@@ -23,7 +23,7 @@ def _cached(function: Callable[..., Any]) -> Any:
     """Compiled with a cache on disk, or None where that is impossible.
 
     numba takes a cached function for stale when its own file changed, but not when a function of another file
-    that was compiled into it did. Here all files of the package count.
+    that was compiled into it did. Here its own file and all of this package count.
     """
     try:
         dispatcher = njit(cache=True, nogil=True)(function)
@@ -34,5 +34,7 @@ def _cached(function: Callable[..., Any]) -> Any:
     cache_file: Any = getattr(dispatcher._cache, "_cache_file", None)
     if not hasattr(cache_file, "_source_stamp"):
         return None
-    cache_file._source_stamp = _SOURCES.hexdigest()
+    stamp = _SOURCES.copy()
+    stamp.update(Path(function.__code__.co_filename).read_bytes())
+    cache_file._source_stamp = stamp.hexdigest()
     return dispatcher

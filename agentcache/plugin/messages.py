@@ -114,6 +114,10 @@ class WorkerReport(KVConnectorWorkerMetadata):
     reasons: dict[str, int] = field(default_factory=dict)
     broken: str = ""
 
+    def count(self, reason: str) -> None:
+        """`reason` has occurred once more."""
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerReport:
         """Merge two ranks' reports: stored is what every rank has, lost is what any rank lacks."""
         assert isinstance(other, WorkerReport)

@@ -17,11 +17,9 @@ from typing import Any
 
 from agentcache.entry import INDEX_DOMAIN
 from agentcache.plan import RecomputePolicy
-from agentcache.settings import EngineSettings, Mode
+from agentcache.settings import POLICY_NAMES, EngineSettings, Mode
 
 PARAM = "agentcache"
-_POLICY = ("strategy", "boundary_tokens", "budget", "min_saved_tokens", "tail_tokens")
-"""What of a `RecomputePolicy` a request, and the settings, can name."""
 EXACT_SALT = "agentcache:exact:"
 """Prefix of the page namespace in which no page is ever blended."""
 
@@ -68,7 +66,7 @@ def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: Engi
         return Wish(settings.mode, salt or "", policy)
     if not isinstance(given, Mapping):
         raise BadRequest("agentcache parameters must be an object")
-    unknown = set(given) - {"mode", "store", *_POLICY}
+    unknown = set(given) - {"mode", "store", *POLICY_NAMES}
     if unknown:
         raise BadRequest(f"unknown agentcache parameter {min(unknown)!r}")
     mode = given.get("mode", settings.mode)
@@ -77,7 +75,7 @@ def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: Engi
     cuts = _cuts(given["store"]) if "store" in given else ()
     domain = _domain(given["store"], salt or "") if cuts else INDEX_DOMAIN
     try:
-        policy = replace(policy, **{name: given[name] for name in _POLICY if name in given})
+        policy = replace(policy, **{name: given[name] for name in POLICY_NAMES if name in given})
     except (TypeError, ValueError) as error:
         raise BadRequest(str(error)) from error
     return Wish("exact" if cuts else mode, salt or "", policy, cuts, domain, explicit=True)

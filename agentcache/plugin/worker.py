@@ -132,10 +132,10 @@ class WorkerHalf:
         for entry, reason in result.lost.items():
             self._report.lost.append(entry)
             name = {"EntryMissing": "entry missing", "EntryCorrupt": "entry corrupt"}[reason]
-            self._report.reasons[name] = self._report.reasons.get(name, 0) + 1
+            self._report.count(name)
         if result.no_scores:
             name = f"no scores: {result.no_scores}"
-            self._report.reasons[name] = self._report.reasons.get(name, 0) + 1
+            self._report.count(name)
         blended = Blended(result.holes, result.topped_up, result.load_s, result.compute_s)
         self._report.blended[op.request_id] = blended
         self._loaded[op.request_id] = blended
@@ -147,7 +147,7 @@ class WorkerHalf:
         first = op.plan.start // self._page_size
         last = -(-op.plan.stop // self._page_size)
         self._invalid_pages.update(op.pages[first:last])
-        self._report.reasons["blend failed"] = self._report.reasons.get("blend failed", 0) + 1
+        self._report.count("blend failed")
 
     def save(self, metadata: StepMetadata) -> None:
         """Execute the step's stores: read the pages now, write entries in the background."""
@@ -155,7 +155,7 @@ class WorkerHalf:
             try:
                 self._save(op)
             except Exception as error:
-                self._report.reasons["store failed"] = self._report.reasons.get("store failed", 0) + 1
+                self._report.count("store failed")
                 logger.warning("agentcache: an entry was not stored: %s: %s", type(error).__name__, error)
 
     def _save(self, op: StoreOp) -> None:

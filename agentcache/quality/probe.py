@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,14 +45,8 @@ class Probe:
             end -= count
         if end < 1:  # page 0 is vLLM's null page
             raise ValueError(f"{sum(lengths)} tokens do not fit the engine's {total} pages of {size}")
-        split = self._paged.split
-        caches: list[Any] = [self._paged.attention(layer).kv_cache for layer in range(self._paged.num_layers)]
-        saved = [cache[end * split :].clone() for cache in caches]
-        try:
+        with self._paged.borrowed(range(end, total)):
             yield groups
-        finally:
-            for cache, kept in zip(caches, saved, strict=True):
-                cache[end * split :] = kept
 
     @torch.inference_mode()
     def learn(self, streams: Sequence[tuple[Tokens, Sequence[int]]], domain: str) -> list[EntryInfo]:

@@ -5,31 +5,18 @@ Hashes have 64 bits and are believed without comparing tokens: good enough to co
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from agentcache.entry import Tokens
+from agentcache.match.jit import compiled
 
-F = TypeVar("F", bound=Callable[..., Any])
 Hashes = npt.NDArray[np.uint64]
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
 _ONE = np.uint64(1)
-
-
-def compiled(function: F) -> F:
-    """`function` as machine code, kept on disk where there is a folder for it. What it calls is in this file: numba
-    notices a change of no other."""
-    try:
-        return cast(F, njit(cache=True, nogil=True)(function))
-    except RuntimeError:
-        return cast(F, njit(nogil=True)(function))
 
 
 @compiled

@@ -16,7 +16,7 @@ from typing import Any
 
 from agentcache.demo import Answer, ask
 from agentcache.engine_client import EngineClient
-from agentcache.errors import EngineError, UsageError
+from agentcache.errors import UsageError
 from agentcache.quality import top_kl
 from agentcache.replay.blended import Blended
 from agentcache.replay.chat import chat_of
@@ -157,7 +157,7 @@ def _send(client: EngineClient, model: str, request: Request, mode: str, discard
     began = time.perf_counter()
     answer: Answer = ask(client, model, chat.messages, **options)
     whole_s = time.perf_counter() - began
-    record = _record(client, before)
+    record = client.record_after(before)
     return Timed(
         ttft_s=answer.ttft_s,
         whole_s=whole_s,
@@ -168,18 +168,6 @@ def _send(client: EngineClient, model: str, request: Request, mode: str, discard
         first=answer.first,
         logprobs=answer.logprobs,
     )
-
-
-def _record(client: EngineClient, before: int) -> dict[str, Any]:
-    """The engine's own account of the request just answered: it comes a step after the last token."""
-    deadline = time.monotonic() + 10.0
-    while time.monotonic() < deadline:
-        status = client.status()
-        if status["totals"]["requests"] > before:
-            record: dict[str, Any] = status["recent"][-1]
-            return record
-        time.sleep(0.02)
-    raise EngineError("the engine did not account for a request; is agentcache's plug-in loaded?")
 
 
 def _learn(client: EngineClient, model: str, learner: Learner, shadow: Blended, prompt: Prompt) -> int:
