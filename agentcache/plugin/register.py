@@ -1,4 +1,4 @@
-"""vLLM general plug-in: runs in every vLLM process. Learns the model runner and adds three RPC methods to workers.
+"""vLLM general plug-in: runs in every vLLM process. Learns the model runner and adds our RPC methods to workers.
 
 Nothing of vLLM is replaced: `initialize_kv_cache` is observed (its runner is remembered, then it runs as it was).
 """
@@ -9,9 +9,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-STATUS_RPC = "agentcache_status"
-MISSING_RPC = "agentcache_missing"
-SELFTEST_RPC = "agentcache_selftest"
+from agentcache.plugin.rpc import METHODS
+
 _OBSERVED = "_agentcache_observed"
 
 
@@ -24,9 +23,8 @@ def register() -> None:
     for runner_class in (RunnerV1, RunnerV2):
         if not hasattr(runner_class.initialize_kv_cache, _OBSERVED):
             runner_class.initialize_kv_cache = _observed(runner_class.initialize_kv_cache)
-    setattr(WorkerBase, STATUS_RPC, _status)
-    setattr(WorkerBase, MISSING_RPC, _missing)
-    setattr(WorkerBase, SELFTEST_RPC, _selftest)
+    for name, method in METHODS.items():
+        setattr(WorkerBase, name, method)
 
 
 def _observed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,30 +37,3 @@ def _observed(original: Callable[..., Any]) -> Callable[..., Any]:
 
     setattr(initialize_kv_cache, _OBSERVED, True)
     return initialize_kv_cache
-
-
-def _status(self: Any) -> dict[str, Any]:
-    """RPC on a worker: the worker half's counters (empty before the connector exists)."""
-    from agentcache.plugin import process
-
-    return process.WORKER.status() if process.WORKER is not None else {}
-
-
-def _missing(self: Any, entry_ids: list[str]) -> list[str]:
-    """RPC on a worker: those of `entry_ids` that cannot be served."""
-    from agentcache.plugin import process
-
-    return process.WORKER.missing(entry_ids) if process.WORKER is not None else list(entry_ids)
-
-
-def _selftest(self: Any) -> dict[str, Any]:
-    """RPC on a worker: whether blending works here. Runs between two steps, on borrowed pages."""
-    from agentcache.plugin import process
-    from agentcache.settings import EngineSettings
-
-    if process.WORKER is None:
-        return {"ok": False, "reason": "no connector", "tokens": 0, "checks": []}
-    config = process.RUNNER.vllm_config
-    settings = EngineSettings.from_dict(dict(config.kv_transfer_config.kv_connector_extra_config))
-    model = config.model_config
-    return process.WORKER.selftest(str(model.tokenizer), int(model.max_model_len), settings.policy)

@@ -1,0 +1,40 @@
+"""vLLM endpoint plug-in: agentcache's HTTP routes on the same port as the model's APIs.
+
+    GET  /agentcache/status    counters, tiers, warmth, as JSON
+    POST /agentcache/missing   {"entries": [id, ...]} -> {"missing": [id, ...]}
+    PUT  /agentcache/warm      the warm worker's progress, shown in the status
+    POST /agentcache/selftest  tries blending on the engine, once -> verdict; a failure ends blending
+
+One file a group of routes, each with a `router`. Mounted only when allow-listed: `VLLM_PLUGINS=agentcache`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentcache.plugin.routes import status
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from fastapi import FastAPI
+    from starlette.datastructures import State
+    from vllm.engine.protocol import EngineClient
+
+_GROUPS = (status,)
+
+
+class AgentCacheRoutes:
+    """Entry point `vllm.endpoint_plugins`."""
+
+    name = "agentcache"
+    required_tasks = ("generate",)
+
+    def attach_router(self, app: FastAPI) -> None:
+        for group in _GROUPS:
+            app.include_router(group.router)
+
+    async def init_state(self, engine_client: EngineClient | None, state: State, args: Namespace) -> None:
+        state.agentcache_engine = engine_client
+        state.agentcache_warmth = status.Warmth()
+        state.agentcache_model = (args.served_model_name or [args.model])[0]

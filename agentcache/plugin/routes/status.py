@@ -1,0 +1,65 @@
+"""What the engine counts, and what the warm worker needs to know and to tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from agentcache import __version__
+from agentcache.plugin.routes.ask import ask
+from agentcache.plugin.rpc import MISSING, SELFTEST, STATUS
+
+router = APIRouter(prefix="/agentcache")
+
+
+class Warmth(BaseModel):
+    """What the warm worker has done. Counts are of the indexed repositories' blocks, not of entries."""
+
+    roots: list[str] = Field(default_factory=list)
+    blocks: int = 0
+    warm_blocks: int = 0
+    queued_blocks: int = 0
+    tokens_computed: int = 0
+    state: str = "off"
+
+
+class EntryIds(BaseModel):
+    entries: list[str] = Field(max_length=100_000)
+
+
+@router.get("/status")
+async def status(request: Request) -> dict[str, Any]:
+    """Everything agentcache counts."""
+    state = request.app.state
+    engine = await ask(request, STATUS)
+    warmth: Warmth = state.agentcache_warmth
+    return {
+        "version": __version__,
+        "model": state.agentcache_model,
+        "blocks": warmth.blocks,
+        "warm_blocks": warmth.warm_blocks,
+        "warm": warmth.model_dump(),
+        **engine,
+    }
+
+
+@router.post("/missing")
+async def missing(request: Request, body: EntryIds) -> dict[str, list[str]]:
+    """Which entries would have to be computed."""
+    return {"missing": await ask(request, MISSING, body.entries)}
+
+
+@router.post("/selftest")
+async def selftest(request: Request) -> dict[str, Any]:
+    """Try blending on the engine, against its own full prefill; the first verdict stays."""
+    verdict: dict[str, Any] = await ask(request, SELFTEST)
+    return verdict
+
+
+@router.put("/warm")
+async def report_warmth(request: Request, body: Warmth) -> dict[str, str]:
+    """The warm worker tells how far it is."""
+    request.app.state.agentcache_warmth = body
+    return {"status": "ok"}
