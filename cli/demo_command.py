@@ -78,6 +78,8 @@ def demo(
 
             pairs = job.run(server.client, model, pieces, requests, seed, show)
     result = job.summary(pairs, model)
+    if not console.is_terminal:
+        console.print()  # rich ends a live table with a line break on terminals alone
     _print_summary(console.print, result)
     if as_json:
         typer.echo(json.dumps(result))
