@@ -71,6 +71,11 @@ INDEX_DOMAIN = "index"
 """Isolation domain of the indexed repositories' entries, which every request may see."""
 
 
+def own_domain(salt: str) -> str:
+    """The domain of requests with this `cache_salt`; no salt can name the index's."""
+    return f"salt:{salt}"
+
+
 def entries_of_stream(model: str, salt: str, tokens: Tokens, cuts: Sequence[int]) -> list[EntryInfo]:
     """The entries that come of computing `tokens` front to back and cutting at `cuts` (ascending offsets).
 

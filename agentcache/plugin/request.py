@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from agentcache.entry import INDEX_DOMAIN
+from agentcache.entry import INDEX_DOMAIN, own_domain
 from agentcache.plan import RecomputePolicy
 from agentcache.settings import POLICY_NAMES, EngineSettings, Mode
 
@@ -99,8 +99,3 @@ def _domain(store: Mapping[str, Any], salt: str) -> str:
     if name not in ("own", "index"):
         raise BadRequest("store.domain must be 'own' or 'index'")
     return INDEX_DOMAIN if name == "index" else own_domain(salt)
-
-
-def own_domain(salt: str) -> str:
-    """The domain of requests with this `cache_salt`; no salt can name the index's."""
-    return f"salt:{salt}"

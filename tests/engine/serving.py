@@ -14,8 +14,7 @@ from transformers import AutoTokenizer
 
 from agentcache.engine import Engine, EngineOptions
 from agentcache.engine_client import EngineClient
-from agentcache.entry import INDEX_DOMAIN, as_tokens, entries_of_stream
-from agentcache.plugin.request import own_domain
+from agentcache.entry import INDEX_DOMAIN, as_tokens, entries_of_stream, own_domain
 from agentcache.settings import EngineSettings
 
 SERVED = "smollm2-135m"
