@@ -19,7 +19,7 @@ from types import TracebackType
 
 from agentcache.engine_client import EngineClient
 from agentcache.errors import EngineError, UsageError
-from agentcache.settings import EngineSettings
+from agentcache.settings import WORKER_KEY, EngineSettings
 
 CONNECTOR = "AgentCacheConnector"
 CONNECTOR_MODULE = "agentcache.plugin.connector"
@@ -45,6 +45,7 @@ class EngineOptions:
     port: 0 picks a free one; kv_gib: page pool of the CPU build, GiB
     settings: None starts vLLM without the plug-in (for comparison)
     extra: further arguments for vLLM's own command line
+    worker_key: opens the warm worker's own routes (`settings.WORKER_KEY`), "" leaves the environment's
     """
 
     model: str
@@ -54,6 +55,7 @@ class EngineOptions:
     kv_gib: int = 2
     settings: EngineSettings | None = field(default_factory=EngineSettings)
     extra: tuple[str, ...] = ()
+    worker_key: str = ""
 
 
 class Engine:
@@ -102,7 +104,7 @@ class Engine:
         return self._process.poll() is None
 
     def client(self) -> EngineClient:
-        return EngineClient(self.url)
+        return EngineClient(self.url, worker_key=self.options.worker_key)
 
     def wait_ready(self, timeout_s: float = 600.0) -> None:
         """Return when the server answers. Raises EngineError with the log's last error if it ends or takes too long."""
@@ -172,6 +174,8 @@ def environment(options: EngineOptions) -> dict[str, str]:
     if options.settings is not None:
         listed = [name for name in env.get("VLLM_PLUGINS", "").split(",") if name]
         env["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*listed, _PLUGIN]))
+        if options.worker_key:
+            env[WORKER_KEY] = options.worker_key
     env.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.kv_gib))
     env.setdefault("VLLM_NO_USAGE_STATS", "1")
     env.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

@@ -10,20 +10,32 @@ from typing import Any
 import httpx
 
 from agentcache.errors import EngineError
+from agentcache.learn.note import Note
+from agentcache.settings import worker_key as _environment_key
 
+WORKER_KEY_HEADER = "X-AgentCache-Worker-Key"
 WARM_PRIORITY = 1000
 """vLLM serves smaller numbers first; agents' requests are 0."""
+WORKER_HEADER = "X-AgentCache-Worker"
+"""Marks the warm worker's requests: the server does not take them for an agent's."""
+_PRECOMPUTE_TIMEOUT_S = 24 * 3600.0
+"""They wait in the engine as long as agents are served."""
 
 
 class EngineClient:
     """A blocking client; one connection pool, safe to use from several threads.
 
     url: of the server, without path; api_key: sent as a bearer token
+    worker_key: opens the warm worker's own routes, "" takes the environment's (`settings.WORKER_KEY`)
     """
 
-    def __init__(self, url: str, api_key: str | None = None, timeout_s: float = 600.0) -> None:
+    def __init__(
+        self, url: str, api_key: str | None = None, timeout_s: float = 600.0, worker_key: str = ""
+    ) -> None:
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        if key := worker_key or _environment_key():
+            headers[WORKER_KEY_HEADER] = key
         timeout = httpx.Timeout(timeout_s, connect=5.0)
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
 
@@ -75,20 +87,57 @@ class EngineClient:
     def report_warmth(self, warmth: Mapping[str, Any]) -> None:
         self._json("PUT", "/agentcache/warm", dict(warmth))
 
-    def precompute(self, model: str, tokens: Sequence[int], cuts: Sequence[int]) -> None:
-        """Have the engine compute `tokens` at low priority and keep the entries between `cuts`."""
-        self._json(
-            "POST",
-            "/v1/completions",
-            {
-                "model": model,
-                "prompt": list(tokens),
-                "max_tokens": 1,
-                "temperature": 0.0,
-                "priority": WARM_PRIORITY,
-                "kv_transfer_params": {"agentcache": {"store": {"cuts": list(cuts), "domain": "index"}}},
-            },
-        )
+    def precompute(
+        self,
+        model: str,
+        tokens: Sequence[int],
+        cuts: Sequence[int],
+        *,
+        domain: str = "index",
+        salt: str = "",
+    ) -> dict[str, Any]:
+        """Have the engine compute `tokens` when it serves nobody else, and keep the entries between `cuts`.
+
+        domain, salt: whose entries they are (agentcache.plugin.request)
+        Returns the engine's account: `computed_tokens`, `reused_tokens`, `prefix_hit_tokens`...
+        """
+        body: dict[str, Any] = {
+            "model": model,
+            "prompt": list(tokens),
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "priority": WARM_PRIORITY,
+            "kv_transfer_params": {"agentcache": {"store": {"cuts": list(cuts), "domain": domain}}},
+        }
+        if salt:
+            body["cache_salt"] = salt
+        answer = self._json("POST", "/v1/completions", body, {WORKER_HEADER: "1"}, _PRECOMPUTE_TIMEOUT_S)
+        account: dict[str, Any] = (answer.get("kv_transfer_params") or {}).get("agentcache", {})
+        return account
+
+    def traffic(self, wait_s: float = 0.0) -> dict[str, Any]:
+        """Agents' requests; answers when none runs, or after `wait_s`."""
+        return self._json("GET", f"/agentcache/traffic?wait_s={wait_s:g}")
+
+    def touched(self, after: int) -> dict[str, Any]:
+        """Entries that agents' requests reused, from request number `after` + 1 on."""
+        return self._json("GET", f"/agentcache/touched?after={after}")
+
+    def drop(self, entry_ids: Sequence[str]) -> None:
+        """Have the engine delete entries."""
+        self._json("POST", "/agentcache/drop", {"entries": list(entry_ids)})
+
+    def notes(self) -> tuple[list[Note], int]:
+        """What requests left to learn since it was asked last; and how many notes the engine ever made."""
+        body = self._json("POST", "/agentcache/notes")
+        return [Note.from_dict(note) for note in body["notes"]], int(body["noted"])
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Say how likely entries are to be read, beyond what their uses say: 1 is usual, 0 is never again."""
+        self._json("POST", "/agentcache/weigh", {"weights": dict(weights)})
+
+    def report_learned(self, learned: Mapping[str, Any]) -> None:
+        self._json("PUT", "/agentcache/learned", dict(learned))
 
     def get(self, path: str) -> dict[str, Any]:
         """Any JSON read. Raises EngineError on anything but 2xx."""
@@ -108,9 +157,17 @@ class EngineClient:
         response.raise_for_status()
         return response.text
 
-    def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _json(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s, connect=5.0)
         try:
-            response = self._http.request(method, path, json=body)
+            response = self._http.request(method, path, json=body, headers=headers, timeout=timeout)
         except httpx.HTTPError as error:
             raise EngineError(
                 f"the engine at {self.url} does not answer: {error or type(error).__name__}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,15 @@ POLICY_NAMES = ("strategy", "boundary_tokens", "budget", "min_saved_tokens", "ta
 """What of a `RecomputePolicy` the settings, and a request, can name."""
 CODEC_NAMES = ("raw", "int8", "fp8", "mixed", "int4")
 """Those of `agentcache.store.codecs`, which imports torch."""
+WORKER_KEY = "AGENTCACHE_WORKER_KEY"
+"""Environment variable: a secret of the engine and its warm worker. It opens what no client may see or do: notes of
+others' prompts, deleting entries. Without it these routes are closed, and nothing is noted."""
 REMOTE_SCHEMES = ("s3://", "redis://", "rediss://")
+
+
+def worker_key() -> str:
+    """The secret in the environment, "" if there is none."""
+    return os.environ.get(WORKER_KEY, "")
 
 
 @dataclass(frozen=True, slots=True)

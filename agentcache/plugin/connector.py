@@ -21,7 +21,7 @@ from agentcache.plugin import process
 from agentcache.plugin.messages import StepMetadata, WorkerReport
 from agentcache.plugin.support import engine_facts, layout_of, why_unsupported
 from agentcache.plugin.worker import WorkerHalf
-from agentcache.settings import EngineSettings
+from agentcache.settings import EngineSettings, worker_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +79,7 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
             if process.WORKER is not None:  # what its trial has found counts from the first request on
                 unsupported = process.WORKER.unsupported
             self._scheduler = SchedulerHalf(settings, model, page_size, unsupported)
+            self._scheduler.noting = bool(worker_key())  # without one nobody may ask for the notes
             if store is not None:
                 self._scheduler.learn_all(store.infos())
                 process.on_evict(self._scheduler.forget)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 
 from agentcache.entry import EntryInfo, Tokens
+from agentcache.learn.note import Note
 from agentcache.plan.types import Plan
 
 
@@ -46,6 +47,7 @@ class RequestRecord:
     fallback: why a `fast` request was not blended; "" if it was, or if it did not ask
     load_s, recompute_s: seconds spent loading entries into pages, and in virtual requests
     finished_at: seconds since the epoch
+    entries: ids of the entries it reused, in prompt order
     """
 
     request_id: str
@@ -60,6 +62,7 @@ class RequestRecord:
     load_s: float
     recompute_s: float
     finished_at: float
+    entries: tuple[str, ...] = ()
 
     def with_load(self, blended: Blended) -> RequestRecord:
         """The record of a plan, corrected by what its execution took."""
@@ -97,6 +100,7 @@ class StepMetadata(KVConnectorMetadata):
     loads: list[LoadOp] = field(default_factory=list)
     stores: list[StoreOp] = field(default_factory=list)
     finished: list[RequestRecord] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
 
 
 @dataclass(slots=True)

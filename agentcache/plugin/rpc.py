@@ -8,6 +8,10 @@ from typing import Any
 STATUS = "agentcache_status"
 MISSING = "agentcache_missing"
 SELFTEST = "agentcache_selftest"
+TOUCHED = "agentcache_touched"
+DROP = "agentcache_drop"
+NOTES = "agentcache_notes"
+WEIGH = "agentcache_weigh"
 
 
 def _status(self: Any) -> dict[str, Any]:
@@ -37,4 +41,42 @@ def _selftest(self: Any) -> dict[str, Any]:
     return process.WORKER.selftest(str(model.tokenizer), int(model.max_model_len), settings.policy)
 
 
-METHODS: dict[str, Callable[..., Any]] = {STATUS: _status, MISSING: _missing, SELFTEST: _selftest}
+def _notes(self: Any) -> dict[str, Any]:
+    """What requests left to learn since the last call."""
+    from agentcache.plugin import process
+
+    return process.WORKER.take_notes() if process.WORKER is not None else {"notes": [], "noted": 0}
+
+
+def _weigh(self: Any, weights: dict[str, float]) -> None:
+    """Say how likely entries are to be read, for eviction alone."""
+    from agentcache.plugin import process
+
+    if process.WORKER is not None:
+        process.WORKER.weigh(weights)
+
+
+def _touched(self: Any, after: int) -> dict[str, Any]:
+    """What agents' requests reused."""
+    from agentcache.plugin import process
+
+    return process.WORKER.touched(after) if process.WORKER is not None else {"last": 0, "requests": []}
+
+
+def _drop(self: Any, entry_ids: list[str]) -> None:
+    """Delete entries."""
+    from agentcache.plugin import process
+
+    if process.WORKER is not None:
+        process.WORKER.drop(entry_ids)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    STATUS: _status,
+    MISSING: _missing,
+    SELFTEST: _selftest,
+    TOUCHED: _touched,
+    DROP: _drop,
+    NOTES: _notes,
+    WEIGH: _weigh,
+}

@@ -13,6 +13,8 @@ import numpy as np
 from vllm.v1.request import RequestStatus
 
 from agentcache.entry import EntryInfo, as_tokens, entries_of_stream
+from agentcache.learn.note import Note
+from agentcache.learn.runs import MIN_TOKENS, mask_of, runs_to_learn
 from agentcache.match import Matcher
 from agentcache.plan import RecomputePolicy, make_plan
 from agentcache.plan.types import Plan, Span
@@ -52,6 +54,7 @@ class SchedulerHalf:
 
     model: the engine's fingerprint; page_size: tokens a page
     unsupported: why this engine can never blend, "" if it can
+    noting: whether what requests had to compute is noted, for a worker that asks for it (`agentcache.learn`)
     """
 
     def __init__(self, settings: EngineSettings, model: str, page_size: int, unsupported: str) -> None:
@@ -61,9 +64,11 @@ class SchedulerHalf:
         self.unsupported = unsupported
         self.matcher = Matcher()
         self.cache_manager: KVCacheManager | None = None
+        self.noting = False
         self._live: dict[str, _Live] = {}
         self._loads: list[LoadOp] = []
         self._finished: list[RequestRecord] = []
+        self._notes: list[Note] = []
         self._evicted: deque[str] = deque()
         self._added: deque[EntryInfo] = deque()
         self._matcher_lock = threading.Lock()
@@ -161,6 +166,8 @@ class SchedulerHalf:
             return 0
         live.candidate = None
         live.prefix_hit = num_computed
+        if live.wish.cuts and self._agents_are_served():
+            return None  # the warm worker's: it begins when nobody else waits
         if live.fallback or self.unsupported or (live.wish.mode == "exact" and not live.wish.cuts):
             return 0
         if self._hit_is_being_computed(live, num_computed):
@@ -177,6 +184,10 @@ class SchedulerHalf:
             return 0
         live.candidate = plan
         return plan.stop - plan.start
+
+    def _agents_are_served(self) -> bool:
+        """Whether a request that somebody waits for is in the engine."""
+        return any(not live.wish.cuts and not live.request.resumable for live in self._live.values())
 
     def _exact_plan(self, spans: list[Span], num_tokens: int, num_computed: int) -> Plan | None:
         """What a request that must stay exact may reuse: an unbroken run of exact spans from position 0."""
@@ -219,10 +230,11 @@ class SchedulerHalf:
         live = self._live.get(request.request_id)
         if live is None:
             return
-        live.admitted = True
-        live.plan, live.candidate = live.candidate, None
+        first_time, live.admitted = not live.admitted, True
+        live.plan, live.candidate = (live.candidate if num_external else None), None
+        if first_time:
+            self._note_prompt(live)
         if not num_external:
-            live.plan = None
             return
         start = live.prefix_hit
         if live.plan is None or live.plan.stop - live.plan.start != num_external:
@@ -237,8 +249,8 @@ class SchedulerHalf:
 
     def take_loads(self) -> StepMetadata:
         """What has been admitted and finished since the last step."""
-        metadata = StepMetadata(self._loads, [], self._finished)
-        self._loads, self._finished = [], []
+        metadata = StepMetadata(self._loads, [], self._finished, self._notes)
+        self._loads, self._finished, self._notes = [], [], []
         return metadata
 
     def plan_stores(self, output: SchedulerOutput, metadata: StepMetadata) -> None:
@@ -281,6 +293,7 @@ class SchedulerHalf:
         live = self._live.pop(request.request_id, None)
         if live is None:
             return None
+        self._note_answer(live)
         record = self._record(live)
         if live.admitted and not live.wish.cuts:
             self._finished.append(record)  # the worker half adds what the load took
@@ -288,6 +301,31 @@ class SchedulerHalf:
             return None
         # A request that ends in the step of its load is reported on after it is gone: its answer tells the plan.
         return {"agentcache": _public(record.with_load(live.blended) if live.blended else record)}
+
+    # learning
+
+    def _is_noted(self, live: _Live) -> bool:
+        """Not what asks to be left alone, not what makes entries, and nothing that could not be blended anyway."""
+        return self.noting and live.wish.mode == "fast" and not live.fallback and not self.unsupported
+
+    def _note_prompt(self, live: _Live) -> None:
+        """Note what the request found nowhere: tokens alone, so that they can be computed by themselves."""
+        if not self._is_noted(live):
+            return
+        prompt = as_tokens(live.request.prompt_token_ids)
+        spans = live.plan.spans if live.plan is not None else ()
+        reused = mask_of(len(prompt), [(0, live.prefix_hit), *((span.start, span.stop) for span in spans)])
+        runs = tuple(prompt[start:stop].copy() for start, stop in runs_to_learn(reused))
+        used: dict[str, int] = {}
+        for span in spans:
+            used[span.entry] = used.get(span.entry, 0) + span.length
+        if runs or used:
+            self._notes.append(Note(live.wish.salt, runs, used=used))
+
+    def _note_answer(self, live: _Live) -> None:
+        if self._is_noted(live) and live.request.num_output_tokens >= MIN_TOKENS:
+            answer = as_tokens(live.request.output_token_ids)
+            self._notes.append(Note(live.wish.salt, answer=answer))
 
     def _record(self, live: _Live) -> RequestRecord:
         prompt = live.request.num_prompt_tokens
@@ -310,6 +348,9 @@ class SchedulerHalf:
             load_s=0.0,
             recompute_s=0.0,
             finished_at=time.time(),
+            entries=tuple(dict.fromkeys(span.entry for span in live.plan.spans))
+            if live.plan is not None
+            else (),
         )
 
 
@@ -327,5 +368,5 @@ def _count_inside(plan: Plan, prompt: int) -> int:
 def _public(record: RequestRecord) -> dict[str, Any]:
     """What the request's own client is told."""
     fields = asdict(record)
-    del fields["request_id"], fields["finished_at"]
+    del fields["request_id"], fields["finished_at"], fields["entries"]
     return fields

@@ -14,6 +14,7 @@ from agentcache.blend.pages import PagedKV, UnsupportedPages
 from agentcache.blend.rope import KeyShift, UnsupportedPositions
 from agentcache.blend.trial import find_shift
 from agentcache.errors import EngineError, ModelError
+from agentcache.learn.note import NoteQueue
 from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
 from agentcache.store import EntryCorrupt, EntryMissing, EntryStore
 
@@ -44,6 +45,7 @@ class WorkerHalf:
         self.records: deque[RequestRecord] = deque(maxlen=_KEPT_RECORDS)
         self.totals: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
+        self.notes = NoteQueue()
         self._num_pages = num_pages
         self._page_size = page_size
         self._paged: PagedKV | None = None
@@ -112,6 +114,8 @@ class WorkerHalf:
         """Execute the step's loads, in order."""
         for record in metadata.finished:
             self._account(record)
+        for note in metadata.notes:
+            self.notes.add(note)
         for op in metadata.loads:
             self._load(op)
 
@@ -201,6 +205,16 @@ class WorkerHalf:
         self._prefetcher.submit(self._prefetch, self.store, [one for one in entry_ids if one not in gone])
         return missing
 
+    def take_notes(self) -> dict[str, Any]:
+        """What requests left to learn since the last call, as JSON. noted: notes that were ever made"""
+        notes, num_added = self.notes.take()
+        return {"notes": [note.to_dict() for note in notes], "noted": num_added}
+
+    def weigh(self, weights: dict[str, float]) -> None:
+        """Tell the store how likely entries are to be read (`EntryStore.weigh`)."""
+        if self.store is not None:
+            self.store.weigh(weights)
+
     def _has(self, entry: str) -> bool:
         return self.store is not None and self.store.contains(entry)
 
@@ -229,8 +243,28 @@ class WorkerHalf:
             "fallbacks": dict(self.reasons),
             "tiers": store.get("tiers", {}),
             "store": {name: value for name, value in store.items() if name != "tiers"},
-            "recent": [asdict(record) for record in list(self.records)[-32:]],
+            "token_bytes": self.store.layout.token_bytes if self.store is not None else 0,
+            "notes": {
+                "added": self.notes.num_added,
+                "dropped": self.notes.num_dropped,
+                "waiting": len(self.notes),
+            },
+            "page_size": self._page_size,
+            "recent": [_shown(record) for record in list(self.records)[-32:]],
         }
+
+    def touched(self, after: int) -> dict[str, Any]:
+        """The entries that each agent's request reused, from request number `after` + 1 on as far as they are kept."""
+        last = self.totals["requests"]
+        new = min(max(0, last - after), len(self.records))
+        records = list(self.records)[len(self.records) - new :]
+        return {"last": last, "requests": [list(record.entries) for record in records if record.entries]}
+
+    def drop(self, entry_ids: list[str]) -> None:
+        """Delete entries from every tier."""
+        if self.store is not None:
+            for entry in entry_ids:
+                self.store.remove(entry)
 
     def _account(self, record: RequestRecord) -> None:
         blended = self._loaded.pop(record.request_id, None)
@@ -247,6 +281,13 @@ class WorkerHalf:
         self.unsupported = reason
         self._executor = None
         self._report.broken = reason
+
+
+def _shown(record: RequestRecord) -> dict[str, Any]:
+    """A record in the status; what it reused is asked for by itself."""
+    fields = asdict(record)
+    del fields["entries"]
+    return fields
 
 
 TOTALS = (

@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from agentcache.entry import INDEX_DOMAIN, Tokens
+from agentcache.learn.runs import runs_to_learn
+from agentcache.learn.views import View, recognise
 from agentcache.match import Matcher
 from agentcache.plan import RecomputePolicy, make_plan
 from agentcache.plan.types import Plan
 from agentcache.replay.kinds import Kind
-from agentcache.replay.learn import OWN_DOMAIN, Learner, runs_to_learn
+from agentcache.replay.learn import OWN_DOMAIN, Learner
 from agentcache.replay.outcome import Mask, Origin, Outcome, Piece
 from agentcache.replay.prefix import PageChain
 from agentcache.replay.prompt import Prompt
 from agentcache.replay.source import Known, Source
 from agentcache.replay.tiers import Tiers
-from agentcache.replay.views import View, recognise
 from agentcache.settings import EngineSettings
 
 VIEW_TOKENS = 64

@@ -12,8 +12,8 @@ from agentcache.context import Stream, Streams
 from agentcache.entry import INDEX_DOMAIN, EntryInfo, entries_of_stream
 from agentcache.errors import IndexError_, UsageError
 from agentcache.indexer import Block, Index
+from agentcache.learn.views import RAW, View
 from agentcache.replay.outcome import Origin
-from agentcache.replay.views import RAW, View
 from agentcache.warm.worker import items_of_index
 
 MODEL = "replay"

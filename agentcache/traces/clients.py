@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentcache.replay.views import ESCAPES, NUMBERS
+from agentcache.learn.views import ESCAPES, NUMBERS
 from agentcache.traces.prose import sentences
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentcache.entry import Tokens, as_tokens
+from agentcache.learn.runs import JOIN_TOKENS, MIN_TOKENS, runs_to_learn
 from agentcache.replay.chunks import ChunkGrid
 from agentcache.replay.kinds import Kind
-from agentcache.replay.learn import JOIN_TOKENS, MIN_TOKENS, runs_to_learn
 from agentcache.replay.outcome import Policy
 from agentcache.replay.prefix import PageChain, Prefix
 from agentcache.replay.prompt import Prompt

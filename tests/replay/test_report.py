@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from agentcache.cli.main import app
 from agentcache.context import Streams
+from agentcache.learn.views import ESCAPES, NUMBERS, View, recognise
 from agentcache.replay.formats import read_traces
 from agentcache.replay.replay import replay
 from agentcache.replay.report import report
 from agentcache.replay.source import Source
-from agentcache.replay.views import ESCAPES, NUMBERS, View, recognise
 from agentcache.traces.agent import AgentOptions, agent_trace
 from agentcache.traces.repoagent import RepoAgentOptions, repoagent_trace
 from tests.replay.conftest import CODE, real_trace, write_lines

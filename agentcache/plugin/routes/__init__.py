@@ -3,7 +3,13 @@
     GET  /agentcache/status    counters, tiers, warmth, as JSON
     POST /agentcache/missing   {"entries": [id, ...]} -> {"missing": [id, ...]}
     PUT  /agentcache/warm      the warm worker's progress, shown in the status
+    GET  /agentcache/traffic   agents' requests, for the warm worker
+    GET  /agentcache/touched   entries they reused                                    (the worker's key needed)
+    POST /agentcache/drop      {"entries": [id, ...]}: deletes them                   (the worker's key needed)
     POST /agentcache/selftest  tries blending on the engine, once -> verdict; a failure ends blending
+    POST /agentcache/notes     what requests left to learn since it was asked last    (the worker's key needed)
+    POST /agentcache/weigh     {"weights": {id: weight}}: for eviction                (the worker's key needed)
+    PUT  /agentcache/learned   what has been learned, shown in the status             (the worker's key needed)
 
 One file a group of routes, each with a `router`. Mounted only when allow-listed: `VLLM_PLUGINS=agentcache`.
 """
@@ -12,7 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentcache.plugin.routes import status
+from agentcache.plugin.routes import learn, status, warming
+from agentcache.plugin.traffic import CountRequests, Traffic
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import State
     from vllm.engine.protocol import EngineClient
 
-_GROUPS = (status,)
+_GROUPS = (status, learn, warming)
 
 
 class AgentCacheRoutes:
@@ -33,8 +40,11 @@ class AgentCacheRoutes:
     def attach_router(self, app: FastAPI) -> None:
         for group in _GROUPS:
             app.include_router(group.router)
+        app.state.agentcache_traffic = Traffic()
+        app.add_middleware(CountRequests, traffic=app.state.agentcache_traffic)
 
     async def init_state(self, engine_client: EngineClient | None, state: State, args: Namespace) -> None:
         state.agentcache_engine = engine_client
         state.agentcache_warmth = status.Warmth()
+        state.agentcache_learned = learn.Learned()
         state.agentcache_model = (args.served_model_name or [args.model])[0]

@@ -15,7 +15,12 @@ router = APIRouter(prefix="/agentcache")
 
 
 class Warmth(BaseModel):
-    """What the warm worker has done. Counts are of the indexed repositories' blocks, not of entries."""
+    """What the warm worker has done. Counts are of the indexed repositories' blocks, not of entries.
+
+    queue: jobs that wait, by class of urgency; used_bytes, budget_bytes: of entries that it keeps, and may keep
+    tokens_per_s: while it computes; refused: jobs that did not fit the budget
+    last_edit: the last edit that was warmed: path, blocks, tokens computed, seconds from the save on
+    """
 
     roots: list[str] = Field(default_factory=list)
     blocks: int = 0
@@ -23,6 +28,12 @@ class Warmth(BaseModel):
     queued_blocks: int = 0
     tokens_computed: int = 0
     state: str = "off"
+    queue: dict[str, int] = Field(default_factory=dict)
+    used_bytes: int = 0
+    budget_bytes: int = 0
+    refused: int = 0
+    tokens_per_s: float = 0.0
+    last_edit: dict[str, Any] | None = None
 
 
 class EntryIds(BaseModel):
@@ -41,6 +52,7 @@ async def status(request: Request) -> dict[str, Any]:
         "blocks": warmth.blocks,
         "warm_blocks": warmth.warm_blocks,
         "warm": warmth.model_dump(),
+        "learned": state.agentcache_learned.model_dump(),
         **engine,
     }
 
