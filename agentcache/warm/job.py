@@ -6,6 +6,7 @@ before every step, so that whatever becomes urgent goes first, and a job that wa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, Protocol
@@ -83,6 +84,10 @@ class Source(Protocol):
         """The most useful job, which is the service's from now on; None if there is none after all."""
         ...
 
-    def done(self, job: Job, tokens_computed: int) -> None:
-        """Every entry of `job` is stored, or was refused for want of budget. tokens_computed: as the engine counts."""
+    def done(self, job: Job, tokens_computed: int | None) -> None:
+        """Every entry of `job` is stored. tokens_computed: as the engine counts; None: it does not fit the budget"""
+        ...
+
+    def lost(self, entry_ids: Sequence[str]) -> None:
+        """These entries were deleted to make room for more urgent ones; they may be other sources'."""
         ...

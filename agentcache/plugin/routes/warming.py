@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 
 from agentcache.plugin.routes.ask import ask
+from agentcache.plugin.routes.key import needs_key
 from agentcache.plugin.routes.status import EntryIds
 from agentcache.plugin.rpc import DROP, TOUCHED
 from agentcache.plugin.traffic import Traffic
@@ -30,14 +31,14 @@ async def traffic(request: Request, wait_s: float = Query(0.0, ge=0.0, le=_LONGE
     return counts.to_dict()
 
 
-@router.get("/touched")
+@router.get("/touched", dependencies=[Depends(needs_key)])
 async def touched(request: Request, after: int = Query(0, ge=0)) -> dict[str, Any]:
-    """`requests`: for each of the last requests the entries it reused, the oldest first; `last`: number of the newest."""
+    """`requests`: for each request that reused something its entries, the oldest first; `last`: the newest's number."""
     answer: dict[str, Any] = await ask(request, TOUCHED, after)
     return answer
 
 
-@router.post("/drop")
+@router.post("/drop", dependencies=[Depends(needs_key)])
 async def drop(request: Request, body: EntryIds) -> dict[str, str]:
     """Delete entries from every tier."""
     await ask(request, DROP, body.entries)

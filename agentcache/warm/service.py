@@ -1,0 +1,273 @@
+"""The warm worker's loop: what is most useful next, in small steps, whenever nobody else uses the engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from agentcache.entry import EntryInfo
+from agentcache.warm.budget import Budget
+from agentcache.warm.engine import WarmEngine
+from agentcache.warm.job import Job, Source, Urgency
+from agentcache.warm.pace import Pace, Traffic
+from agentcache.warm.progress import Progress
+from agentcache.warm.steps import Step, next_step
+
+_AT_ONCE = 8
+"""Jobs that are asked for together, and requests of one step."""
+_LOOK_S = 0.5
+"""How often the traffic is looked at while there is nothing to do, or while agents are served."""
+_TELL_S = 0.2
+
+
+@dataclass(slots=True, eq=False)
+class _Begun:
+    """A job that was taken. missing: of each of its entries, whether it is still to be computed"""
+
+    job: Job
+    source: Source
+    entries: list[EntryInfo]
+    missing: list[bool] = field(default_factory=list)
+    reached: int = 0
+    computed: int = 0
+
+    @property
+    def wanted(self) -> set[str]:
+        return {info.id for info, missing in zip(self.entries, self.missing, strict=True) if missing}
+
+
+class WarmService:
+    """Runs the jobs of its sources, the most urgent first, in the thread that calls `run` or `run_once`.
+
+    budget: what may be kept; on_progress: told after every step and when the state changes
+    on_traffic: told when agents' requests have been answered since the last time
+    Raises EngineError from `run` and `run_once` when the engine does not answer. Nothing is lost then: whatever was
+    stored is not missing when it is asked for again.
+    """
+
+    def __init__(
+        self,
+        engine: WarmEngine,
+        sources: Iterable[Source],
+        budget: Budget,
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_traffic: Callable[[Traffic], None] | None = None,
+        max_step_tokens: int | None = None,
+    ) -> None:
+        self.progress = Progress(budget_bytes=budget.limit_bytes)
+        self.pace = Pace()
+        self.budget = budget
+        self._engine = engine
+        self._sources = list(sources)
+        self._on_progress = on_progress
+        self._on_traffic = on_traffic
+        self._max_step_tokens = max_step_tokens
+        self._begun: list[_Begun] = []
+        self._closed: Urgency | None = None  # jobs of this class and behind do not fit the budget any more
+        self._may_drop = True
+        self._requests_seen = 0
+        self._told_at = 0.0
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+
+    def add_source(self, source: Source) -> None:
+        """Ask this one, too. Before `run`, or from the service's thread."""
+        self._sources.append(source)
+
+    def wake(self) -> None:
+        """A source has something new. May be called from any thread."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Make `run` return after the step in flight. May be called from any thread."""
+        self._stopping.set()
+        self._wake.set()
+
+    def demote(self, entry_ids: Iterable[str]) -> None:
+        """Nothing wants these entries any more: they are the first to go when room is needed."""
+        self.budget.demote(entry_ids)
+        self._closed = None
+
+    def run_once(self) -> Progress:
+        """Return when nothing is left to do."""
+        while not self._stopping.is_set() and self._turn():
+            pass
+        self._settle()
+        return self.progress
+
+    def run(self) -> None:
+        """Work, and wait for more, until `stop`."""
+        while not self._stopping.is_set():
+            if not self._turn():
+                self._settle()
+                self._wake.wait(_LOOK_S)
+                self._wake.clear()
+        self._settle()
+
+    def _settle(self) -> None:
+        state = "stopped" if self._stopping.is_set() else "full" if self._closed is not None else "idle"
+        self._tell(state, force=state != self.progress.state)
+
+    def _turn(self) -> bool:
+        """One step, or one wait; False if there is nothing to do."""
+        traffic = self._engine.traffic(0.0)
+        self._notice(traffic)
+        urgency = self._most_urgent()
+        if urgency is None:
+            return False
+        if traffic.running:
+            self._tell("waiting")
+            self._engine.traffic(_LOOK_S)
+            return True
+        wait_s = self.pace.wait_s(traffic, urgency)
+        if wait_s > 0:
+            self._tell("waiting")
+            self._wake.wait(min(wait_s, _LOOK_S))
+            self._wake.clear()
+            return True
+        max_new = self.pace.step_tokens(traffic)
+        if self._max_step_tokens is not None:
+            max_new = min(max_new, self._max_step_tokens)
+        batch = self._batch(max_new)
+        if batch:
+            self._compute(batch)
+        self._tell("warming")
+        return True
+
+    def _notice(self, traffic: Traffic) -> None:
+        if traffic.requests != self._requests_seen:
+            self._requests_seen = traffic.requests
+            if self._on_traffic is not None:
+                self._on_traffic(traffic)
+
+    # choosing
+
+    def _most_urgent(self) -> Urgency | None:
+        classes = [begun.job.urgency for begun in self._begun]
+        classes += [urgency for source in self._sources if (urgency := self._open(source)) is not None]
+        return min(classes, default=None)
+
+    def _open(self, source: Source) -> Urgency | None:
+        """Class of the source's best job, if it may fit the budget."""
+        urgency = source.urgency()
+        if urgency is None or (self._closed is not None and urgency >= self._closed):
+            return None
+        return urgency
+
+    def _batch(self, max_new: int) -> list[tuple[_Begun, Step]]:
+        """Steps of different jobs for one go of the engine, `max_new` new tokens together."""
+        batch: list[tuple[_Begun, Step]] = []
+        computing: set[str] = set()
+        room = max_new
+        while room > 0 and len(batch) < _AT_ONCE:
+            begun = self._next({id(one) for one, _ in batch})
+            if begun is None:
+                break
+            step = next_step(begun.job.cuts, begun.missing, begun.reached, room, self._engine.page_size)
+            assert step is not None, "a job that is done is not in the list"
+            if batch and (step.stop not in begun.job.cuts or begun.wanted & computing):
+                break  # by itself, in the next go
+            batch.append((begun, step))
+            computing |= begun.wanted
+            room -= step.num_new
+        return batch
+
+    def _next(self, taken: set[int]) -> _Begun | None:
+        """The most urgent job that is not in `taken`, begun ones first; new ones are begun as needed."""
+        while True:
+            open_jobs = [begun for begun in self._begun if id(begun) not in taken]
+            best = min(open_jobs, key=lambda begun: begun.job.urgency, default=None)
+            offers = [
+                (urgency, number)
+                for number, source in enumerate(self._sources)
+                if (urgency := self._open(source)) is not None
+            ]
+            if not offers or (best is not None and best.job.urgency <= min(offers)[0]):
+                return best
+            urgency, number = min(offers)
+            self._begin(self._sources[number], urgency)
+
+    def _begin(self, source: Source, urgency: Urgency) -> None:
+        """Take some jobs of one class, and ask what of them is missing."""
+        begun: list[_Begun] = []
+        while len(begun) < _AT_ONCE and source.urgency() == urgency:
+            job = source.take()
+            if job is None:
+                break
+            one = _Begun(job, source, job.entries(self._engine.fingerprint))
+            if not self._hold(one):
+                self.progress.refused += 1
+                source.done(job, None)
+                self._closed = urgency
+                break
+            begun.append(one)
+        if not begun:
+            return
+        missing = self._engine.missing([info.id for one in begun for info in one.entries])
+        for one in begun:
+            one.missing = [info.id in missing for info in one.entries]
+        self._begun += begun
+        self._finish()
+
+    def _hold(self, begun: _Begun) -> bool:
+        """Enter its entries into the budget; what must go for them is deleted. False if there is no room."""
+        entries = {info.id: info.num_tokens for info in begun.entries}
+        victims = self.budget.hold(entries, int(begun.job.urgency), may_drop=self._may_drop)
+        if victims:
+            self._may_drop = self._engine.drop(victims)
+            for source in self._sources:
+                source.lost(victims)
+        return victims is not None
+
+    # computing
+
+    def _compute(self, batch: list[tuple[_Begun, Step]]) -> None:
+        began = time.monotonic()
+        if len(batch) == 1:
+            computed = [self._send(*batch[0])]
+        else:
+            with ThreadPoolExecutor(len(batch), thread_name_prefix="warm") as pool:
+                computed = list(pool.map(lambda one: self._send(*one), batch))
+        self.pace.observe(sum(computed), time.monotonic() - began)
+        self.progress.tokens_computed += sum(computed)
+        stored: set[str] = set()
+        for (begun, step), tokens in zip(batch, computed, strict=True):
+            begun.computed += tokens
+            begun.reached = step.stop
+            ends = begun.job.cuts[1:]
+            stored |= {
+                info.id
+                for info, end in zip(begun.entries, ends, strict=True)
+                if end <= step.cuts[-1] <= step.stop
+            }
+        for begun in self._begun:
+            begun.missing = [
+                missing and info.id not in stored
+                for info, missing in zip(begun.entries, begun.missing, strict=True)
+            ]
+        self._finish()
+
+    def _send(self, begun: _Begun, step: Step) -> int:
+        job = begun.job
+        return self._engine.precompute(job.tokens[: step.stop], step.cuts, job.domain, job.salt)
+
+    def _finish(self) -> None:
+        """Give back what has nothing missing any more."""
+        for begun in [one for one in self._begun if not any(one.missing)]:
+            self._begun.remove(begun)
+            begun.source.done(begun.job, begun.computed)
+
+    def _tell(self, state: str, force: bool = False) -> None:
+        now = time.monotonic()
+        if state == self.progress.state and not force and now - self._told_at < _TELL_S:
+            return
+        self._told_at = now
+        self.progress.state = state
+        self.progress.used_bytes = self.budget.used_bytes
+        self.progress.tokens_per_s = round(self.pace.rate, 1)
+        if self._on_progress is not None:
+            self._on_progress(self.progress)
