@@ -73,6 +73,7 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
             # Not before the worker exists: the matcher imports numba, and vLLM's CPU worker walks the globals of all
             # loaded modules when it starts, where one of llvmlite's objects makes it fail (0.32.0).
             from agentcache.match import warm_up
+            from agentcache.plugin.reach import Reach
             from agentcache.plugin.scheduler import SchedulerHalf
 
             warm_up()
@@ -82,6 +83,7 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.noting = bool(worker_key())  # without one nobody may ask for the notes
             if store is not None:
                 self._scheduler.learn_all(store.infos())
+                self._scheduler.reach = Reach(store, self._scheduler.rate)
                 process.on_evict(self._scheduler.forget)
                 process.on_add(self._scheduler.learn_soon)
         if unsupported:
@@ -154,6 +156,8 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
         return metadata
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        if self._scheduler is not None:
+            self._scheduler.rate.ended()
         report = connector_output.kv_connector_worker_meta
         if isinstance(report, WorkerReport):
             self._try(lambda half: half.report(report), None)

@@ -101,6 +101,7 @@ class StepMetadata(KVConnectorMetadata):
     stores: list[StoreOp] = field(default_factory=list)
     finished: list[RequestRecord] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from agentcache.match import Matcher
 from agentcache.plan import RecomputePolicy, make_plan
 from agentcache.plan.types import Plan, Span
 from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
+from agentcache.plugin.reach import Fetch, PrefillRate, Reach
 from agentcache.plugin.request import BadRequest, Wish, read_wish
 from agentcache.settings import EngineSettings
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _LEARNED_AT_ONCE = 100
 """Entries: a match waits for so many at most while a large store is being learned."""
+_FETCH_LOOK_S = 0.002
 _EXACT_REUSE = RecomputePolicy(strategy="none", boundary_tokens=0, min_saved_tokens=1)
 
 
@@ -46,6 +48,7 @@ class _Live:
     prefix_hit: int = 0
     admitted: bool = False
     blended: Blended | None = None
+    fetch: Fetch | None = None
     to_store: deque[EntryInfo] = field(default_factory=deque)
 
 
@@ -54,6 +57,7 @@ class SchedulerHalf:
 
     model: the engine's fingerprint; page_size: tokens a page
     unsupported: why this engine can never blend, "" if it can
+    rate: how fast the engine prefills; reach: decides about entries on slow tiers, None if there are none
     noting: whether what requests had to compute is noted, for a worker that asks for it (`agentcache.learn`)
     """
 
@@ -65,6 +69,8 @@ class SchedulerHalf:
         self.matcher = Matcher()
         self.cache_manager: KVCacheManager | None = None
         self.noting = False
+        self.rate = PrefillRate()
+        self.reach: Reach | None = None
         self._live: dict[str, _Live] = {}
         self._loads: list[LoadOp] = []
         self._finished: list[RequestRecord] = []
@@ -170,12 +176,18 @@ class SchedulerHalf:
             return None  # the warm worker's: it begins when nobody else waits
         if live.fallback or self.unsupported or (live.wish.mode == "exact" and not live.wish.cuts):
             return 0
-        if self._hit_is_being_computed(live, num_computed):
+        if self._hit_is_being_computed(live, num_computed) or self._is_fetching(live):
             return None
         self._drop_evicted()
         tokens = as_tokens(request.all_token_ids)
         with self._matcher_lock:
             spans = self.matcher.match(tokens, salts=live.wish.domains)
+        if self.reach is not None:
+            reached = self.reach.within(spans, waited=live.fetch is not None)
+            if isinstance(reached, Fetch):
+                live.fetch = reached
+                return None
+            spans = reached
         if live.wish.cuts:
             plan = self._exact_plan(spans, len(tokens), num_computed)
         else:
@@ -188,6 +200,14 @@ class SchedulerHalf:
     def _agents_are_served(self) -> bool:
         """Whether a request that somebody waits for is in the engine."""
         return any(not live.wish.cuts and not live.request.resumable for live in self._live.values())
+
+    def _is_fetching(self, live: _Live) -> bool:
+        """Whether what it waits for is still on its way. Others are served meanwhile."""
+        if self.reach is None or live.fetch is None or not self.reach.waits(live.fetch):
+            return False
+        if not any(other.admitted for other in self._live.values()):
+            time.sleep(_FETCH_LOOK_S)  # nobody else: leave the processor to those who fetch
+        return True
 
     def _exact_plan(self, spans: list[Span], num_tokens: int, num_computed: int) -> Plan | None:
         """What a request that must stay exact may reuse: an unbroken run of exact spans from position 0."""
@@ -250,11 +270,15 @@ class SchedulerHalf:
     def take_loads(self) -> StepMetadata:
         """What has been admitted and finished since the last step."""
         metadata = StepMetadata(self._loads, [], self._finished, self._notes)
+        if self.reach is not None:
+            metadata.reasons = self.reach.take_reasons()
         self._loads, self._finished, self._notes = [], [], []
         return metadata
 
     def plan_stores(self, output: SchedulerOutput, metadata: StepMetadata) -> None:
         """Add the entries whose last token this step computes to `metadata.stores`."""
+        if output.total_num_scheduled_tokens:
+            self.rate.began(0 if metadata.loads else output.total_num_scheduled_tokens)
         for request_id, scheduled in output.num_scheduled_tokens.items():
             live = self._live.get(request_id)
             if live is None or not live.to_store:

@@ -114,6 +114,7 @@ class WorkerHalf:
         """Execute the step's loads, in order."""
         for record in metadata.finished:
             self._account(record)
+        self.reasons.update(metadata.reasons)
         for note in metadata.notes:
             self.notes.add(note)
         for op in metadata.loads:

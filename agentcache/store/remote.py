@@ -147,9 +147,16 @@ class RemoteTier:
 
     def expected_s(self, num_tokens: int) -> float:
         """How long reading an entry of `num_tokens` will take; infinite while the tier is benched."""
-        if self.bench.out:
-            return float("inf")
-        return self.rate.expected_s(num_bytes(self._codec, self._layout, num_tokens))
+        return self.fetch_s(num_bytes(self._codec, self._layout, num_tokens))
+
+    def fetch_s(self, size: int) -> float:
+        """How long reading `size` bytes will take; infinite while the tier is benched."""
+        return float("inf") if self.bench.out else self.rate.expected_s(size)
+
+    def sizes(self, ids: Sequence[str]) -> dict[str, int]:
+        """Bytes of the objects of those `ids` that are here."""
+        with self._lock:
+            return {id: self._sizes[id] for id in ids if id in self._sizes}
 
     def remove(self, id: str) -> bool:
         with self._lock:

@@ -69,6 +69,9 @@ class EntryStore:
         self._mover = Writer("mover", self._move_up)
         self._sender = None if remote is None else Sender(remote, self._read_here)
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="agentcache-store-reader")
+        # with threads of its own: a read that a step waits for never stands behind prefetches of a slow tier
+        self._fetchers = ThreadPoolExecutor(4, thread_name_prefix="agentcache-store-fetcher")
+        self._fetching: set[str] = set()
         for info in ram.infos():  # what a killed process had no time to make durable
             with suppress(StoreError):
                 if disk.missing([info.id]):
@@ -188,13 +191,26 @@ class EntryStore:
 
     def prefetch(self, ids: Sequence[str]) -> None:
         """Begin to bring entries into RAM; returns at once. The nearest tiers' own pace is the limit."""
-        for id in self._ram.missing(ids):
+        with self._changed:
+            wanted = [id for id in self._ram.missing(ids) if id not in self._fetching]
+            self._fetching.update(wanted)
+        for id in wanted:
             with suppress(RuntimeError):  # closed
-                self._readers.submit(self._prefetch, id)
+                self._fetchers.submit(self._prefetch, id)
 
     def ready(self, id: str) -> bool:
         """Whether reading the entry waits for nothing but this machine."""
         return not self._disk.missing(self._ram.missing([id]))
+
+    def far(self, ids: Sequence[str]) -> dict[str, int]:
+        """Those of `ids` that only the remote tier has, as far as is known here, and their bytes there."""
+        if self._remote is None:
+            return {}
+        return self._remote.sizes(self._disk.missing(self._ram.missing(ids)))
+
+    def fetch_s(self, num_bytes: int) -> float:
+        """How long fetching so many bytes takes, from the last reads; infinite while the remote tier is benched."""
+        return float("inf") if self._remote is None else self._remote.fetch_s(num_bytes)
 
     def wait_s(self, info: EntryInfo) -> float:
         """How long reading the entry would wait for the remote tier, from its last reads: 0 if it is here.
@@ -259,6 +275,7 @@ class EntryStore:
                 return
             self._closed = True
         self._readers.shutdown(wait=True, cancel_futures=True)
+        self._fetchers.shutdown(wait=True, cancel_futures=True)
         sent = self._sender is None or self._sender.close(timeout_s)
         if self._writer.close(timeout_s) and self._mover.close(timeout_s) and sent:
             for tier in (self._ram, *self._lower):
@@ -354,6 +371,9 @@ class EntryStore:
                 info, kv = self._remote.read(id)
             except (EntryMissing, EntryCorrupt):
                 return
+        finally:
+            with self._changed:
+                self._fetching.discard(id)
         self._mover.submit(Pending(info, kv))
 
     def _move_up(self, entry: Pending) -> None:

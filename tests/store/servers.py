@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -109,3 +110,46 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
         assert process.poll() is None, "the server ended"
         time.sleep(0.02)
     raise TimeoutError(f"nothing listens on port {port}")
+
+
+@dataclass(slots=True)
+class Slow:
+    """A proxy in front of a real server. bytes_per_s: of its answers, may be changed at any time; url: through it"""
+
+    url: str
+    bytes_per_s: float
+
+
+@contextmanager
+def slowed(server: Server, bytes_per_s: float) -> Iterator[Slow]:
+    """The same server over a thin line."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = int(listener.getsockname()[1])
+    slow = Slow(server.url.replace(f":{server.port}", f":{port}"), bytes_per_s)
+    threading.Thread(target=_accept, args=[listener, server.port, slow], daemon=True).start()
+    try:
+        yield slow
+    finally:
+        listener.close()
+
+
+def _accept(listener: socket.socket, port: int, slow: Slow) -> None:
+    while True:
+        try:
+            near, _ = listener.accept()
+        except OSError:
+            return
+        far = socket.create_connection(("127.0.0.1", port))
+        for source, sink, thin in ((near, far, False), (far, near, True)):
+            threading.Thread(target=_pump, args=[source, sink, slow, thin], daemon=True).start()
+
+
+def _pump(source: socket.socket, sink: socket.socket, slow: Slow, thin: bool) -> None:
+    with suppress(OSError):
+        while data := source.recv(4096):
+            if thin:
+                time.sleep(len(data) / slow.bytes_per_s)
+            sink.sendall(data)
+    for end in (source, sink):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
