@@ -18,7 +18,6 @@ _GUESSED_RATE = 1000.0
 _SMOOTHING = 0.3
 _MIN_TOKENS = 128
 """A step of fewer tokens is mostly overhead."""
-_MARGIN_S = 0.05
 _MOST_IN_FLIGHT = 16
 
 
@@ -107,7 +106,8 @@ class Reach:
         if expected_s < float("inf") and not waited:
             self._store.prefetch(list(far))  # if not for this request, then for the next
         if expected_s < computing_s and not waited:
-            patience_s = min(computing_s, 2 * expected_s + _MARGIN_S)
+            # the estimate may be wrong; a request that waits in vain takes half as long again at most, or as expected
+            patience_s = min(computing_s, max(2 * expected_s, computing_s / 2))
             return Fetch(tuple(far), self._clock() + patience_s)
         self._count(LATE if waited else SLOWER)
         return [span for span in spans if span.entry not in far]
