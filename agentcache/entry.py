@@ -82,9 +82,11 @@ def entries_of_stream(model: str, salt: str, tokens: Tokens, cuts: Sequence[int]
     Every interval between two cuts is one entry, computed behind all tokens before it; each is the parent of the next.
     """
     infos: list[EntryInfo] = []
-    parent = ""
+    parent, left, hashed = "", blake3(_CONTEXT_DOMAIN), 0
+    raw = tokens.astype("<i4").tobytes()
     for start, stop in pairwise(cuts):
-        own, context = tokens[start:stop].copy(), context_digest(tokens[:start])
+        left.update(raw[4 * hashed : 4 * start])
+        own, context, hashed = tokens[start:stop].copy(), left.hexdigest(), start
         identity = entry_id(model, salt, context, own)
         infos.append(EntryInfo(identity, salt, context, parent, start, own))
         parent = identity

@@ -12,11 +12,13 @@ from agentcache.context.streams import max_position
 from agentcache.engine import Engine, EngineOptions
 from agentcache.engine_client import EngineClient
 from agentcache.errors import AgentCacheError, EngineError, UsageError
-from agentcache.indexer import ChangeRecord, Index, Watcher
+from agentcache.indexer import Index
 from agentcache.models import resolve
 from agentcache.settings import EngineSettings
-from agentcache.warm import WarmItem, WarmWorker, items_of_index
-from agentcache.warm.worker import Progress, warmth_report
+from agentcache.warm import WarmItem
+from agentcache.warm.engine import RemoteEngine
+from agentcache.warm.progress import Progress
+from agentcache.warm.warmer import Warmer
 
 Say = Callable[[str], None]
 DEFAULT_PORT = 8100
@@ -30,6 +32,7 @@ class ServeOptions:
     model: registered name, folder or hub id, also what clients call it
     folder: where the model lies, if that is known; "" resolves `model`, which may fetch it
     roots: repositories to index and to warm; the rest as in EngineOptions
+    warm_bytes: of entries that warming may keep; None: most of the disk tier
     """
 
     model: str
@@ -40,6 +43,7 @@ class ServeOptions:
     kv_gib: int = 2
     settings: EngineSettings = field(default_factory=EngineSettings)
     extra: tuple[str, ...] = ()
+    warm_bytes: int | None = None
 
 
 class Server:
@@ -65,12 +69,10 @@ class Server:
             on_line,
         )
         self.client: EngineClient = self.engine.client()
-        self._workers: dict[int, WarmWorker] = {}
+        self._warmer: Warmer | None = None
+        self._told_warm = False
         self._threads: list[threading.Thread] = []
-        self._watchers: list[Watcher] = []
         self._closing = threading.Event()
-        self._changed: list[tuple[Index, str]] = []
-        self._wake = threading.Condition()
 
     def __enter__(self) -> Server:
         return self
@@ -97,20 +99,19 @@ class Server:
         self, index: Index, items: Sequence[WarmItem], on_progress: Callable[[Progress], None] | None = None
     ) -> Progress:
         """Warm `items` now, in the calling thread. Raises EngineError."""
+        return self._make_warmer(on_progress).warm(index, items)
 
-        def tell(progress: Progress) -> None:
-            known = [worker.progress for worker in self._workers.values()]
-            self.client.report_warmth(warmth_report(known, [str(root) for root in self.options.roots]))
-            if on_progress is not None:
-                on_progress(progress)
-
-        worker = self._workers.get(id(index))
-        if worker is None:
-            fingerprint = self.client.status()["fingerprint"]
-            worker = WarmWorker(self.client, index, self.streams(), self.options.model, fingerprint)
-            self._workers[id(index)] = worker
-        worker.on_progress = tell
-        return worker.run(items)
+    def _make_warmer(self, on_progress: Callable[[Progress], None] | None = None) -> Warmer:
+        """Once the engine answers."""
+        self._warmer = Warmer(
+            RemoteEngine(self.client, self.options.model),
+            self.indexes,
+            self.streams(),
+            budget_bytes=self.options.warm_bytes,
+            on_progress=on_progress,
+            on_status=self._say,
+        )
+        return self._warmer
 
     def start_background(self) -> None:
         """Warm everything that is indexed and keep watching it, in threads that end with the server."""
@@ -120,30 +121,18 @@ class Server:
 
     def _background(self) -> None:
         try:
-            for index in self.indexes:
-                watcher = Watcher(index, lambda changes, index=index: self._on_change(index, changes))  # type: ignore[misc]
-                watcher.start()
-                self._watchers.append(watcher)
-            for index in self.indexes:
-                progress = self.warm(index, items_of_index(index))
-                self._say(
-                    f"warm: {progress.warm_blocks} of {progress.blocks} blocks, {progress.tokens_computed} tokens"
-                )
-            while not self._closing.is_set():
-                with self._wake:
-                    while not self._changed and not self._closing.is_set():
-                        self._wake.wait()
-                    changed, self._changed = dict.fromkeys(self._changed), []
-                for index, path in changed:
-                    self.warm(index, items_of_index(index, only={path}))
+            self._make_warmer(self._tell_warm).run()
         except AgentCacheError as error:
             if not self._closing.is_set():
                 self._say(f"warming stopped: {error}")
 
-    def _on_change(self, index: Index, changes: Sequence[ChangeRecord]) -> None:
-        with self._wake:
-            self._changed.extend((index, change.path) for change in changes)
-            self._wake.notify()
+    def _tell_warm(self, progress: Progress) -> None:
+        """Say once that everything is warm."""
+        if progress.state in ("idle", "full") and not self._told_warm:
+            self._told_warm = True
+            self._say(
+                f"warm: {progress.warm_blocks} of {progress.blocks} blocks, {progress.tokens_computed} tokens"
+            )
 
     def wait_ended(self) -> None:
         """Return never while the engine lives. Raises EngineError when it ends."""
@@ -154,12 +143,8 @@ class Server:
     def stop(self) -> None:
         """End warming, watching and the engine."""
         self._closing.set()
-        with self._wake:
-            self._wake.notify_all()
-        for worker in list(self._workers.values()):
-            worker.stop()
-        for watcher in self._watchers:
-            watcher.stop()
+        if self._warmer is not None:
+            self._warmer.stop()
         self.engine.stop()
         for thread in self._threads:
             thread.join(10.0)

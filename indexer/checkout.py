@@ -98,6 +98,20 @@ class Checkout:
             yield path, data[head_end + 1 : head_end + 1 + size]
             here = head_end + size + 2
 
+    def recently_committed(self, num_commits: int = 30) -> list[str]:
+        """Files below `folder` that the last commits changed, the latest first, gone ones among them.
+
+        GitRefused if there is no commit, or git does not answer.
+        """
+        commits = self._run("rev-list", f"--max-count={num_commits}", "HEAD")
+        # Plumbing: `git log` may run the program that checks signatures.
+        changed = self._run_bytes(
+            *("diff-tree", "--stdin", "-r", "-m", "--root", "--relative", "--no-commit-id", "--name-only"),
+            *("--no-ext-diff", "--no-textconv", "-z"),
+            given=commits.encode(),
+        )
+        return list(dict.fromkeys(os.fsdecode(path) for path in changed.split(b"\0") if path))
+
     def head(self) -> str:
         """What HEAD is now: its text and the commit it leads to; "" before the first commit.
 

@@ -42,6 +42,24 @@ def importance(connection: sqlite3.Connection) -> dict[str, float]:
     return {os.fsdecode(rows[at][0]): float(rank[at]) for at in order}
 
 
+def neighbours(connection: sqlite3.Connection, path: str, limit: int) -> list[str]:
+    """Files that mention a name defined in `path`, or define one that it mentions; the closest first."""
+    row = connection.execute("SELECT content FROM file WHERE path = ?", (os.fsencode(path),)).fetchone()
+    if row is None or row[0] is None:
+        return []
+    weights: defaultdict[str, float] = defaultdict(float)
+    for there, here in (("mention", "definition"), ("definition", "mention")):
+        query = (
+            f"SELECT f.path, t.name FROM (SELECT DISTINCT name FROM {here} WHERE content = ?) h "
+            f"JOIN {there} t ON t.name = h.name JOIN file f ON f.content = t.content "
+            "WHERE (SELECT COUNT(*) FROM (SELECT DISTINCT content FROM definition d WHERE d.name = h.name LIMIT ?)) < ?"
+        )
+        for other, _ in set(connection.execute(query, (row[0], _COMMON + 1, _COMMON + 1))):
+            weights[os.fsdecode(other)] += 1.0
+    weights.pop(path, None)
+    return sorted(weights, key=lambda other: (-weights[other], other))[:limit]
+
+
 def _edges(
     connection: sqlite3.Connection, holders: dict[int, list[int]]
 ) -> tuple[list[int], list[int], list[float]]:

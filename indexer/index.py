@@ -223,6 +223,10 @@ class Index:
         """How much the rest of the repository leans on each file, most first; the values add up to 1."""
         return self._read(graph.importance)
 
+    def neighbours(self, path: str, limit: int = 8) -> list[str]:
+        """Files that use names of `path` or define names that it uses, the closest first."""
+        return self._read(lambda connection: graph.neighbours(connection, path, limit))
+
     def left_out(self) -> list[tuple[str, str]]:
         """(path, reason) of what is not indexed; a folder ends with a slash and counts once."""
         return self._read(lambda connection: list(reader.left_out(connection)))
@@ -234,6 +238,10 @@ class Index:
     def totals(self) -> tuple[int, int, int, dict[str, int]]:
         """Files, blocks, bytes, and files by language."""
         return self._read(reader.totals)
+
+    def num_different_blocks(self) -> int:
+        """Blocks of indexed files, equal ones counted once."""
+        return self._read(reader.num_different_blocks)
 
     def close(self) -> None:
         """Close the database. Twice is fine."""

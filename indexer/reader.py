@@ -95,6 +95,13 @@ def content_blocks(connection: sqlite3.Connection, content: int, path: str) -> l
     return [_block(path, row) for row in rows]
 
 
+def num_different_blocks(connection: sqlite3.Connection) -> int:
+    """Blocks of indexed files, equal ones counted once."""
+    query = "SELECT COUNT(DISTINCT b.id) FROM block b WHERE b.content IN (SELECT content FROM file)"
+    count: int = connection.execute(query).fetchone()[0]
+    return count
+
+
 def find(connection: sqlite3.Connection, name: str) -> list[Block]:
     """Blocks in which `name` is defined, by path. A dotted name also says what is around it."""
     found = _find(connection, name)

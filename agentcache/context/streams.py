@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,21 @@ class Stream:
 
     tokens: int32 [n]; cuts: ascending offsets, every interval one entry; blocks: ids of all blocks in it, those that
     lie in another block's last token included
+    starts: offset where each of `blocks` begins; the last one's end is the last cut
     """
 
     tokens: Tokens
     cuts: tuple[int, ...]
     blocks: tuple[str, ...]
+    starts: tuple[int, ...] = ()
+
+    @property
+    def covers(self) -> tuple[tuple[str, ...], ...]:
+        """For each interval the blocks that begin in it; the last one has those without a token, too."""
+        covers: list[list[str]] = [[] for _ in self.cuts[1:]]
+        for block, start in zip(self.blocks, self.starts, strict=True):
+            covers[min(bisect_right(self.cuts, start), len(covers)) - 1].append(block)
+        return tuple(map(tuple, covers))
 
 
 class Streams:
@@ -41,6 +52,10 @@ class Streams:
         self._head: list[int] = self._tokenizer.encode(
             ""
         ).ids  # what the tokenizer puts in front (BOS), if anything
+
+    @property
+    def max_tokens(self) -> int:
+        return self._max_tokens
 
     def count(self, text: str) -> int:
         """Tokens of `text` by itself."""
@@ -92,8 +107,9 @@ class Streams:
         """Put the head in front, and cut once where a block got no token of its own."""
         if not ids:
             return None
-        shifted = dict.fromkeys(cut + len(self._head) for cut in cuts)
-        return Stream(as_tokens(self._head + ids), tuple(shifted), tuple(block_ids))
+        shifted = [cut + len(self._head) for cut in cuts]
+        starts = tuple(shifted[: len(block_ids)])
+        return Stream(as_tokens(self._head + ids), tuple(dict.fromkeys(shifted)), tuple(block_ids), starts)
 
 
 def _load(model: str) -> Tokenizer:

@@ -14,7 +14,7 @@ from agentcache.errors import IndexError_, UsageError
 from agentcache.indexer import Block, Index
 from agentcache.learn.views import RAW, View
 from agentcache.replay.outcome import Origin
-from agentcache.warm.worker import items_of_index
+from agentcache.warm import items_of_index
 
 MODEL = "replay"
 """Stands for the engine's fingerprint in the ids of entries: there is one model."""

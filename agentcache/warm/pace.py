@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from agentcache.warm.job import Urgency
 
+URGENT = Urgency.LEARNED
+"""The last class that does not wait for a longer pause."""
 MIN_STEP_TOKENS, MAX_STEP_TOKENS = 64, 16_384
 FIRST_STEP_TOKENS = 256
 _QUIET_STEP_S, _SHARED_STEP_S = 1.0, 0.12
@@ -65,7 +67,7 @@ class Pace:
 
         What is asked for next goes at once: the request that asks for it would wait longer for it to be computed.
         """
-        if urgency <= Urgency.LEARNED:
+        if urgency <= URGENT:
             return 0.0
         return max(0.0, usual_pause_s(traffic.pauses_s) - traffic.idle_s)
 

@@ -8,13 +8,18 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """An edit that is warm again. tokens: that the engine computed for it; seconds: from the save, as we heard of it"""
+    """An edit that is warm again.
+
+    tokens: computed by the engine for it; file_tokens: of the whole file
+    seconds: from the save until it was warm; at: when that was, seconds since the epoch
+    """
 
     path: str
     blocks: int
     tokens: int
     file_tokens: int
     seconds: float
+    at: float
 
 
 @dataclass(slots=True)
@@ -32,7 +37,7 @@ class Progress:
     warm_blocks: int = 0
     queued_blocks: int = 0
     tokens_computed: int = 0
-    state: str = "idle"
+    state: str = "off"
     queue: dict[str, int] = field(default_factory=dict)
     used_bytes: int = 0
     budget_bytes: int = 0

@@ -12,7 +12,7 @@ from agentcache.entry import EntryInfo
 from agentcache.warm.budget import Budget
 from agentcache.warm.engine import WarmEngine
 from agentcache.warm.job import Job, Source, Urgency
-from agentcache.warm.pace import Pace, Traffic
+from agentcache.warm.pace import URGENT, Pace, Traffic
 from agentcache.warm.progress import Progress
 from agentcache.warm.steps import Step, next_step
 
@@ -164,7 +164,9 @@ class WarmService:
         computing: set[str] = set()
         room = max_new
         while room > 0 and len(batch) < _AT_ONCE:
-            begun = self._next({id(one) for one, _ in batch})
+            # Nothing makes an edit wait: what is less urgent is not even looked at with it.
+            least = URGENT if batch and batch[0][0].job.urgency <= URGENT else Urgency.REFRESH
+            begun = self._next({id(one) for one, _ in batch}, least)
             if begun is None:
                 break
             step = next_step(begun.job.cuts, begun.missing, begun.reached, room, self._engine.page_size)
@@ -176,15 +178,15 @@ class WarmService:
             room -= step.num_new
         return batch
 
-    def _next(self, taken: set[int]) -> _Begun | None:
-        """The most urgent job that is not in `taken`, begun ones first; new ones are begun as needed."""
+    def _next(self, taken: set[int], least: Urgency) -> _Begun | None:
+        """The most urgent job, at least of class `least`, that is not in `taken`; new ones are begun as needed."""
         while True:
-            open_jobs = [begun for begun in self._begun if id(begun) not in taken]
+            open_jobs = [one for one in self._begun if id(one) not in taken and one.job.urgency <= least]
             best = min(open_jobs, key=lambda begun: begun.job.urgency, default=None)
             offers = [
                 (urgency, number)
                 for number, source in enumerate(self._sources)
-                if (urgency := self._open(source)) is not None
+                if (urgency := self._open(source)) is not None and urgency <= least
             ]
             if not offers or (best is not None and best.job.urgency <= min(offers)[0]):
                 return best
