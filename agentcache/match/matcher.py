@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from blake3 import blake3
@@ -13,6 +14,7 @@ from agentcache.entry import _CONTEXT_DOMAIN, EntryInfo, Tokens, as_tokens, cont
 from agentcache.match import entries, index, names, walk
 from agentcache.match import prompt as prompts
 from agentcache.match.arena import Arena
+from agentcache.match.bridge import bridge
 from agentcache.match.index import (
     FIRST,
     NUM,
@@ -30,6 +32,8 @@ from agentcache.match.rules import EMPTY_CONTEXT, MIN_SPAN, TRIES
 from agentcache.plan.types import Span
 
 _NO_NAME = np.empty(0, np.uint64)
+_NO_HOLES = np.empty(0, np.int32)
+_NOTHING = np.empty((0, 6), np.int32), _NO_HOLES
 _ID_BYTES = 64
 
 
@@ -128,17 +132,21 @@ class Matcher:
             self._arena.give(first, -(-num_tokens // MIN_SPAN))
             self._drop_salt(salt)
 
-    def match(self, tokens: Tokens, *, salts: Sequence[str] = ("",), start: int = 0) -> list[Span]:
+    def match(
+        self, tokens: Tokens, *, salts: Sequence[str] = ("",), start: int = 0, joined: bool = False
+    ) -> list[Span]:
         """Runs of `tokens` that equal runs of entries under one of `salts`, inside [start, len(tokens)).
 
         Ascending, not overlapping, none across entries. A span has MIN_SPAN tokens at least unless it is a
         whole entry next to its neighbour in the stream, or the rest of a span that `start` cuts (what is
         before `start` counts as standing to the left). Of equals the entry of the first of `salts` is taken.
+        joined: runs of one file between which a few tokens changed again and again are joined (`bridge`): then spans
+        may have holes, and a piece that was joined on counts as standing behind its context
         """
         ids = np.array(tokens, np.int32)  # a copy: contiguous and writable, as the code was compiled for
         with self._lock:
             known = [self._salts[salt] for salt in dict.fromkeys(salts) if salt in self._salts]
-            found = self._walk(ids, known) if known else np.empty((0, 6), np.int32)
+            found, holes = self._walk(ids, known, joined) if known else _NOTHING
             found = found[found[:, prompts.STOP] > start]
             rows = found[:, prompts.ROW]
             found_ids = self._index.names[rows].byteswap().view(f"S{_ID_BYTES}").ravel().tolist()
@@ -155,10 +163,11 @@ class Matcher:
             (found[:, prompts.EXACT] == 1).tolist(),
             strict=True,
         )
-        return [Span(a, n, entry.decode(), o, shift, s, e) for a, n, entry, o, shift, s, e in columns]
+        spans = [Span(a, n, entry.decode(), o, shift, s, e) for a, n, entry, o, shift, s, e in columns]
+        return _with_holes(spans, holes) if len(holes) else spans
 
-    def _walk(self, tokens: Tokens, salts: list[int]) -> Int32s:
-        """Spans found, int32 [n, 6], columns as in `candidates`."""
+    def _walk(self, tokens: Tokens, salts: list[int], joined: bool) -> tuple[Int32s, Int32s]:
+        """Spans found, int32 [n, 6], columns as in `candidates`; and all their holes, int32 [h]."""
         n, k = len(tokens), len(salts)
         digests = np.empty((8, 4), np.int32)
         digests[0] = _identity(EMPTY_CONTEXT)
@@ -190,7 +199,11 @@ class Matcher:
             digest_at[wanted] = num_digests
             num_digests += 1
         self._num_compared = int(prompt.state[prompts.COMPARED])
-        return prompt.spans[: int(prompt.state[prompts.COUNT])]
+        if not joined:
+            return prompt.spans[: int(prompt.state[prompts.COUNT])], _NO_HOLES
+        spans, holes = np.empty((n + 1, 6), np.int32), np.empty(n, np.int32)
+        num_spans, num_holes = bridge(self._index, prompt, spans, holes)
+        return spans[:num_spans], holes[:num_holes]
 
     def _make_room(self) -> None:
         """Memory for the units the arena gave out, and for two more rows."""
@@ -247,10 +260,19 @@ def warm_up() -> None:
         matcher._index, 0, -1, False
     )  # called where the table grows, which chance decides: no unit here
     prompt = np.concatenate([head, body])
-    matcher.match(prompt)
+    matcher.match(prompt, joined=True)
     matcher.remove("head")
     matcher.match(prompt)
     matcher.remove("body")
+
+
+def _with_holes(spans: list[Span], holes: Int32s) -> list[Span]:
+    """`holes`: positions in any of the spans, ascending."""
+    bounds = np.searchsorted(holes, [(span.start, span.stop) for span in spans]).tolist()
+    return [
+        replace(span, holes=tuple(holes[first:last].tolist())) if first < last else span
+        for span, (first, last) in zip(spans, bounds, strict=True)
+    ]
 
 
 def _words(entry_id: str) -> UInt64s:

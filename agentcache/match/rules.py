@@ -32,3 +32,18 @@ MAX_ANCESTORS: Final = 8
 
 MAX_HOLE: Final = 2048
 """Tokens from the end of an ancestor's span beyond which a block no longer counts as its file's next."""
+
+MAX_GAP: Final = 6
+"""Tokens of an entry that may have changed between two runs that are joined: a line's number."""
+
+MAX_LONGER: Final = 2
+"""How many tokens more, or fewer, stand there now: 99 has become 100."""
+
+MIN_RESUMED: Final = 3
+"""Equal tokens behind a gap that make it one."""
+
+MIN_GAPS: Final = 4
+"""Gaps that make a run: an edited line or two is no change of all numbers."""
+
+MIN_BARRIER: Final = 64
+"""A span of another file of so many tokens ends a run that reaches it; a shorter one is taken for a coincidence."""

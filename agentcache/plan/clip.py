@@ -24,5 +24,6 @@ def clip(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
             clipped.append(span)
         else:
             offset = span.offset + left - span.start
-            clipped.append(replace(span, start=left, length=right - left, offset=offset))
+            holes = tuple(hole for hole in span.holes if left <= hole < right)
+            clipped.append(replace(span, start=left, length=right - left, offset=offset, holes=holes))
     return clipped

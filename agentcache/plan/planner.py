@@ -99,7 +99,7 @@ def _saved(chain: Sequence[Span], limit: int, policy: RecomputePolicy) -> int:
     """Tokens of a chain that need not be computed when each boundary is `limit` tokens."""
     if policy.chosen.everything:
         return 0
-    matched = sum(span.length for span in chain)
+    matched = sum(span.num_matched for span in chain)
     boundaries = sum(min(limit, span.length) for span in chain if not span.context_stands)
     spendable = allowance(policy.budget or 0, matched) if policy.chosen.needs_scores else 0
     return matched - max(boundaries, spendable)
@@ -127,7 +127,7 @@ def _worth_having(spans: list[Span], policy: RecomputePolicy, page_size: int | N
 
 def _num_reused(last: Span, limit: int, policy: RecomputePolicy) -> int:
     """Tokens reused of a plan's last span when each boundary is `limit` tokens."""
-    return last.length - (0 if last.context_stands else limit) - policy.recompute_last
+    return last.num_matched - (0 if last.context_stands else limit) - policy.recompute_last
 
 
 def _chosen(spans: Sequence[Span], start: int, stop: int, policy: RecomputePolicy) -> npt.NDArray[np.bool_]:
@@ -140,6 +140,8 @@ def _chosen(spans: Sequence[Span], start: int, stop: int, policy: RecomputePolic
         chosen[span.start - start : span.stop - start] = False
         if not span.context_stands:
             chosen[span.start - start : span.start - start + min(limit, span.length)] = True
+        if span.holes:
+            chosen[np.array(span.holes) - start] = True
         if policy.recompute_last and not _continues(span, spans[i + 1] if i + 1 < len(spans) else None):
             chosen[span.stop - start - 1] = True
     return chosen

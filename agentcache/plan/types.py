@@ -24,6 +24,7 @@ class Span:
         whole prompt before it (its entry's tokens before `offset` included), or, at offset 0, the span before
         it is the end of its entry's parent and ends where this one begins
     exact: its K/V are those a full prefill would compute (its context stands from position 0 on, shift 0)
+    holes: prompt positions inside it, ascending, whose tokens are not the entry's: they are always recomputed
     """
 
     start: int
@@ -33,10 +34,16 @@ class Span:
     shift: int
     context_stands: bool
     exact: bool
+    holes: tuple[int, ...] = ()
 
     @property
     def stop(self) -> int:
         return self.start + self.length
+
+    @property
+    def num_matched(self) -> int:
+        """Tokens that are the entry's."""
+        return self.length - len(self.holes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,5 +66,5 @@ class Plan:
 
     @property
     def num_matched(self) -> int:
-        """Tokens inside spans, recomputed or not."""
-        return sum(span.length for span in self.spans)
+        """Tokens inside spans that are their entries', recomputed or not."""
+        return sum(span.num_matched for span in self.spans)

@@ -181,7 +181,7 @@ class SchedulerHalf:
         self._drop_evicted()
         tokens = as_tokens(request.all_token_ids)
         with self._matcher_lock:
-            spans = self.matcher.match(tokens, salts=live.wish.domains)
+            spans = self.matcher.match(tokens, salts=live.wish.domains, joined=True)
         if self.reach is not None:
             reached = self.reach.within(spans, waited=live.fetch is not None)
             if isinstance(reached, Fetch):

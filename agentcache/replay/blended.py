@@ -72,7 +72,7 @@ class Blended:
     def serve(self, prompt: Prompt) -> Outcome:
         tokens = prompt.tokens
         hit, _ = self._chain.hit(tokens)
-        spans = self._matcher.match(tokens, salts=(OWN_DOMAIN, INDEX_DOMAIN))
+        spans = self._matcher.match(tokens, salts=(OWN_DOMAIN, INDEX_DOMAIN), joined=True)
         plan = make_plan(len(tokens), hit, spans, self._policy)
         reused = np.zeros(len(tokens), np.bool_)
         recomputed = np.zeros(len(tokens), np.bool_)
@@ -84,6 +84,7 @@ class Blended:
         if plan is not None:
             for span in plan.spans:
                 reused[span.start : span.stop] = True
+                reused[list(span.holes)] = False
                 pieces.append(Piece(span.start, span.stop, *self._labels[span.entry]))
             recomputed[plan.recompute] = True
             recomputed &= reused
