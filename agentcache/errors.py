@@ -2,6 +2,7 @@
 
 AgentCacheError
 ├── UsageError          wrong arguments, unknown names, nothing to do
+│   └── ReferenceError_ a reference to code that names nothing, several things, or something out of reach
 ├── IndexError_         the index cannot be opened, read or written
 ├── ModelError          a model cannot be found, fetched, verified or converted
 ├── StoreError          the entry store cannot be opened or written
@@ -19,6 +20,10 @@ class AgentCacheError(Exception):
 
 class UsageError(AgentCacheError):
     """Wrong arguments, unknown names, or nothing to do."""
+
+
+class ReferenceError_(UsageError):
+    """A reference (`path`, `path#Name`, `path:10-80`) that names nothing, several things, or something out of reach."""
 
 
 class IndexError_(AgentCacheError):

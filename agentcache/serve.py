@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentcache.context import Streams
@@ -63,7 +63,7 @@ class Server:
                 host=options.host,
                 port=options.port,
                 kv_gib=options.kv_gib,
-                settings=options.settings,
+                settings=replace(options.settings, roots=tuple(str(index.root) for index in self.indexes)),
                 extra=options.extra,
             ),
             on_line,

@@ -40,6 +40,8 @@ class EngineSettings:
     tail_tokens: a shorter tail is computed together with the recomputed tokens, in one pass instead of two
     disk_codec, remote_codec: how entries are written there: raw, int8, fp8, mixed or int4 (agentcache.store.codecs)
     remote_url: where entries are shared with other machines (agentcache.store.buckets); "": nowhere
+    roots: folders whose index the server's routes and chat references may read; no request can add one
+    max_body_bytes: a larger request body is refused (413)
     """
 
     mode: Mode = "fast"
@@ -54,11 +56,21 @@ class EngineSettings:
     disk_codec: str = "raw"
     remote_url: str = ""
     remote_codec: str = "raw"
+    max_body_bytes: int = 64 << 20
+    roots: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "roots", tuple(self.roots))  # a list, where it was JSON
         if self.mode not in ("fast", "exact"):
             raise UsageError(f"mode must be 'fast' or 'exact', not {self.mode!r}")
-        for name in ("ram_bytes", "disk_bytes", "boundary_tokens", "min_saved_tokens", "tail_tokens"):
+        for name in (
+            "ram_bytes",
+            "disk_bytes",
+            "boundary_tokens",
+            "min_saved_tokens",
+            "tail_tokens",
+            "max_body_bytes",
+        ):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative")
         _ = self.policy

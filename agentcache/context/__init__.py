@@ -1,5 +1,6 @@
-"""Text to token streams: what a file or a block looks like to the model."""
+"""Source text for prompts: by reference (`Context`), and as the token streams that are precomputed (`Streams`)."""
 
+from agentcache.context.assemble import Assembled, Context, Item
 from agentcache.context.streams import Stream, Streams
 
-__all__ = ["Stream", "Streams"]
+__all__ = ["Assembled", "Context", "Item", "Stream", "Streams"]
