@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentcache.observe.difference import SHOWN, difference
 from agentcache.replay.kinds import LABELS, Kind
 from agentcache.replay.prefix import Break
 from agentcache.replay.replay import Served
 
-_SHOWN = 48
+_LOOKED_AT = 1000
+"""Characters in front of a break: its line is in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
     """One break in words.
 
+    kind: of text; cause: what kind of thing differs (`agentcache.observe.difference`)
     line: the beginning of the line it is in; now, was: what the two prompts say there
     lost_tokens: of the prompt behind the pages that hit
     """
@@ -28,6 +31,7 @@ class Broken:
     hit_tokens: int
     lost_tokens: int
     kind: str
+    cause: str
     line: str
     now: str
     was: str
@@ -44,7 +48,11 @@ def broken(breaks: Sequence[Break], served: Sequence[Served]) -> list[Broken]:
         at = int(own.starts[one.common_tokens])
         kind = Kind(int(prompts[one.request].kinds[one.common_tokens]))
         # texts are equal up to here, so the same place in the other one is where it went on otherwise
-        was = other.prompt.text[at : at + _SHOWN]
+        words = difference(
+            own.text[max(0, at - _LOOKED_AT) : at],
+            own.text[at : at + 2 * SHOWN],
+            other.prompt.text[at : at + 2 * SHOWN],
+        )
         found.append(
             Broken(
                 one.request,
@@ -53,9 +61,10 @@ def broken(breaks: Sequence[Break], served: Sequence[Served]) -> list[Broken]:
                 one.hit_tokens,
                 len(own) - one.hit_tokens,
                 LABELS[kind],
-                _line(own.text, at),
-                own.text[at : at + _SHOWN],
-                was or "(its end)",
+                words.cause,
+                words.line,
+                words.now,
+                words.was or "(its end)",
             )
         )
     return found
@@ -66,6 +75,7 @@ class _Group:
     requests: int = 0
     lost_tokens: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
     examples: list[Broken] = field(default_factory=list)
 
 
@@ -77,6 +87,7 @@ def grouped(found: Sequence[Broken], limit: int = 10) -> list[dict[str, Any]]:
         group.requests += 1
         group.lost_tokens += one.lost_tokens
         group.kinds[one.kind] += 1
+        group.causes[one.cause] += 1
         if len(group.examples) < 3:
             group.examples.append(one)
     ranked = sorted(groups.values(), key=lambda group: -group.lost_tokens)
@@ -84,17 +95,10 @@ def grouped(found: Sequence[Broken], limit: int = 10) -> list[dict[str, Any]]:
         {
             "line": group.examples[0].line,
             "kind": group.kinds.most_common(1)[0][0],
+            "cause": group.causes.most_common(1)[0][0],
             "requests": group.requests,
             "lost_tokens": group.lost_tokens,
             "examples": [{"request": e.request, "now": e.now, "was": e.was} for e in group.examples],
         }
         for group in ranked[:limit]
     ]
-
-
-def _line(text: str, at: int) -> str:
-    """The line around a place, up to it; the one before where it begins a line."""
-    start = text.rfind("\n", 0, at) + 1
-    if start == at:
-        start = text.rfind("\n", 0, max(0, at - 1)) + 1
-    return text[start:at].strip()[:_SHOWN]
