@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agentcache.cli import warm_command
+from agentcache.cli.warm_command import ENGINE_URL, ApiKey, EngineUrl
+
 if TYPE_CHECKING:
     from agentcache.indexer import Index
 
@@ -115,8 +118,18 @@ def refs(
             typer.echo(f"{plain(ref.path)}:{ref.line}  in {plain(where)}")
 
 
-def watch(path: _Root = _HERE, as_json: _Json = False) -> None:
+def watch(
+    path: _Root = _HERE,
+    as_json: _Json = False,
+    warm: Annotated[bool, typer.Option("--warm", help="Keep it warm in a running server, too.")] = False,
+    engine_url: EngineUrl = ENGINE_URL,
+    model: Annotated[str, typer.Option(help="With --warm: as in `agentcache warm`.")] = "",
+    api_key: ApiKey = "",
+) -> None:
     """Keep the index of PATH right while its files change, and print what each change did. Ctrl-C ends it."""
+    if warm:
+        warm_command.warm(path, engine_url, "", True, model, api_key, as_json)
+        return
     import signal
     import threading
 

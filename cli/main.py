@@ -18,6 +18,7 @@ from agentcache.cli import (
     serve_command,
     store_commands,
     trace_commands,
+    warm_command,
 )
 from agentcache.errors import AgentCacheError
 
@@ -55,6 +56,7 @@ for module in (
     trace_commands,
     plan_command,
     record_command,
+    warm_command,
 ):
     module.register(app)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -150,14 +151,21 @@ def clear(
 ) -> None:
     """Delete entries: all, or those of a model or a salt."""
     from agentcache.errors import UsageError
+    from agentcache.paths import store_dir
+    from agentcache.store.admin import StoreAdmin
+    from agentcache.store.ranks import rank_roots
     from agentcache.store.units import human_bytes
 
     if salt and shared:
         raise UsageError("--salt and --shared exclude each other")
     if not yes and not as_json:
         typer.confirm("Delete stored entries? They are computed again when needed", abort=True)
+    chosen = salt if salt else "" if shared else None
     with _open() as admin:
-        removed = admin.clear(model=model, salt=salt if salt else "" if shared else None)
+        removed = admin.clear(model=model, salt=chosen)
+    for root in rank_roots(store_dir())[1:]:  # the same entries' other heads
+        with suppress(UsageError), StoreAdmin(root) as admin:
+            admin.clear(model=model, salt=chosen)
     if as_json:
         _print_json(asdict(removed))
     else:
