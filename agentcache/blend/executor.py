@@ -13,7 +13,7 @@ import torch
 from agentcache.blend.forward import NoLayers, PagedForward
 from agentcache.blend.move import choose
 from agentcache.blend.pages import PagedKV
-from agentcache.blend.ranks import agree_on_lost
+from agentcache.blend.ranks import agree
 from agentcache.blend.rope import KeyShift
 from agentcache.blend.scores import deviation, tail_scores
 from agentcache.entry import Tokens
@@ -24,12 +24,34 @@ ReadEntry = Callable[[str], torch.Tensor]
 """Entry id to its K/V, [2, L, n, H, D] on the CPU. Raises one of the `unreadable` errors given to the executor."""
 
 
+class OtherRankFailed(Exception):
+    """A tensor-parallel rank could not do its part, so that no rank may go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One plan to carry out: fill positions [plan.start, plan.stop) of the request that owns `pages`.
+
+    Positions before plan.start hold valid K/V, or an earlier job's; nothing behind plan.stop is kept valid.
+    tokens: the prompt's, from position 0 on
+    strategy, budget: how reused positions are scored (`STRATEGIES`), and the share of the matched tokens that may
+    be recomputed in all; strategies without scores recompute what the plan says
+    """
+
+    plan: Plan
+    tokens: Tokens
+    pages: Sequence[int]
+    strategy: str = "boundary"
+    budget: float = 0.0
+
+
 @dataclass(slots=True)
 class BlendResult:
     """What one plan took.
 
     lost: entry id to why it could not be read; holes: its tokens, computed instead
     topped_up: reused positions that were recomputed because of their scores; no_scores: why there were none
+    load_s, compute_s: its share of the time that it and those executed together with it took
     """
 
     lost: dict[str, str] = field(default_factory=dict)
@@ -70,31 +92,66 @@ class BlendExecutor:
         strategy: str = "boundary",
         budget: float = 0.0,
     ) -> BlendResult:
-        """Fill positions [plan.start, plan.stop) of the request that owns `pages`.
+        """`execute_all` for one plan."""
+        return self.execute_all([Job(plan, tokens, pages, strategy, budget)])[0]
 
-        Positions before plan.start must hold valid K/V; nothing behind plan.stop is kept valid.
-        strategy, budget: how reused positions are scored (`STRATEGIES`), and the share of the matched tokens that may
-        be recomputed in all; strategies without scores recompute what the plan says.
+    @torch.inference_mode()
+    def execute_all(self, jobs: Sequence[Job]) -> list[BlendResult]:
+        """Carry out several plans, in order: a later one may stand on pages that an earlier one fills.
+
+        Those that need no scores are recomputed together: a forward of few tokens costs nearly as much as one of many.
         """
-        result = BlendResult()
+        results: list[BlendResult] = []
+        together: list[Job] = []
+        for job in jobs:
+            if job.strategy not in _SCORES:
+                together.append(job)
+                continue
+            results += self._execute(together) if together else []
+            results += self._execute([job])
+            together = []
+        return results + (self._execute(together) if together else [])
+
+    def _execute(self, jobs: Sequence[Job]) -> list[BlendResult]:
+        results = [BlendResult() for _ in jobs]
         began = time.perf_counter()
-        found: list[tuple[Span, torch.Tensor]] = []
-        for span in plan.spans:
-            try:
-                found.append((span, self._read(span.entry)))
-            except self._unreadable as error:
-                result.lost[span.entry] = type(error).__name__
-        gone = agree_on_lost([span.entry in result.lost for span in plan.spans])
-        lost = [span for span, missing in zip(plan.spans, gone, strict=True) if missing]
-        if found:
-            self._place(found, pages)
+        gone = self._load(jobs, results)
         loaded = time.perf_counter()
-        plan = replace(plan, recompute=with_holes(plan.recompute, lost))
-        positions = self._topped_up(plan, tokens, pages, strategy, budget, result)
-        self._forward.run(positions, tokens, pages)
-        result.holes = sum(span.length for span in lost)
-        result.load_s, result.compute_s = loaded - began, time.perf_counter() - loaded
-        return result
+        todo: list[tuple[Positions, Tokens, Sequence[int]]] = []
+        for job, result, lost in zip(jobs, results, gone, strict=True):
+            plan = replace(job.plan, recompute=with_holes(job.plan.recompute, lost))
+            result.holes = sum(span.length for span in lost)
+            todo.append((self._topped_up(plan, job, result), job.tokens, job.pages))
+        self._forward.run_all(todo)
+        load_s, compute_s = loaded - began, time.perf_counter() - loaded
+        total = max(1, sum(len(positions) for positions, _, _ in todo))
+        for result, (positions, _, _) in zip(results, todo, strict=True):
+            result.load_s = load_s / len(jobs)
+            result.compute_s = compute_s * len(positions) / total
+        return results
+
+    def _load(self, jobs: Sequence[Job], results: Sequence[BlendResult]) -> list[list[Span]]:
+        """Write what can be read into the pages. The spans of each job that any rank could not read."""
+        failure: Exception | None = None
+        missing: list[bool] = []
+        for job, result in zip(jobs, results, strict=True):
+            found: list[tuple[Span, torch.Tensor]] = []
+            try:
+                for span in job.plan.spans:
+                    try:
+                        found.append((span, self._read(span.entry)))
+                    except self._unreadable as error:
+                        result.lost[span.entry] = type(error).__name__
+                if found:
+                    self._place(found, job.pages)
+            except Exception as error:
+                failure = failure or error
+            missing += [span.entry in result.lost for span in job.plan.spans]
+        *gone, failed = agree([*missing, failure is not None])
+        if failed:
+            raise failure or OtherRankFailed("another rank could not load entries")
+        flags = iter(gone)
+        return [[span for span in job.plan.spans if next(flags)] for job in jobs]
 
     def _place(self, found: Sequence[tuple[Span, torch.Tensor]], pages: Sequence[int]) -> None:
         """Write the spans' K/V into the request's pages, keys moved to where the spans stand now."""
@@ -115,25 +172,17 @@ class BlendExecutor:
                 own = slice(stop - span.length, stop)
                 paged.place(layer, kv[:, layer], cos[own], sin[own], slots[own], neox=neox, first=first)
 
-    def _topped_up(
-        self,
-        plan: Plan,
-        tokens: Tokens,
-        pages: Sequence[int],
-        strategy: str,
-        budget: float,
-        result: BlendResult,
-    ) -> Positions:
+    def _topped_up(self, plan: Plan, job: Job, result: BlendResult) -> Positions:
         """The positions to recompute, those chosen by scores included."""
-        score = _SCORES.get(strategy)
+        score = _SCORES.get(job.strategy)
         if score is None or not len(reused_positions(plan)):
             return plan.recompute
         try:
-            scores = score(self._forward, self._paged, plan, tokens, pages)
+            scores = score(self._forward, self._paged, plan, job.tokens, job.pages)
         except NoLayers as error:
             result.no_scores = str(error)
             return plan.recompute
-        topped = top_up(plan, scores, budget).recompute
+        topped = top_up(plan, scores, job.budget).recompute
         result.topped_up = len(topped) - len(plan.recompute)
         return topped
 

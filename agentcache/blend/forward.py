@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from vllm.forward_context import set_forward_context
 
+from agentcache.blend.adapters import without_adapters
 from agentcache.blend.pages import PagedKV
 from agentcache.blend.virtual import VirtualBatch
 from agentcache.entry import Tokens
@@ -67,29 +68,41 @@ class PagedForward:
             hidden.append(self._forward(ids, where + distance, piece, tables, slots, first_layers, eager))
         return torch.cat(hidden) if len(hidden) != 1 else hidden[0]
 
+    def run_all(self, jobs: Sequence[tuple[Positions, Tokens, Sequence[int]]]) -> None:
+        """`run` for several prompts (positions, tokens, pages), as many of their tokens in one forward as fit.
+
+        Pages of an earlier prompt may be read by a later one: they are written no later than they are read.
+        """
+        batch: list[tuple[Runs, Tokens, Sequence[int]]] = []
+        room = self._max_tokens
+        for positions, tokens, pages in jobs:
+            left = runs(positions)
+            while len(left):
+                piece, left = _cut(left, room)
+                batch.append((piece, tokens, pages))
+                room -= _size(piece)
+                if room == 0:
+                    self._run_batch(batch)
+                    batch, room = [], self._max_tokens
+        if batch:
+            self._run_batch(batch)
+
+    def _run_batch(self, batch: Sequence[tuple[Runs, Tokens, Sequence[int]]]) -> None:
+        wheres = [
+            torch.from_numpy(np.concatenate([np.arange(a, b) for a, b in piece])) for piece, _, _ in batch
+        ]
+        tables: list[torch.Tensor] = []
+        for piece, _, pages in batch:
+            tables += [self._paged.block_table(pages)] * len(piece)
+        slots = [self._paged.slots(pages, own) for (_, _, pages), own in zip(batch, wheres, strict=True)]
+        ids = [torch.from_numpy(tokens)[own] for (_, tokens, _), own in zip(batch, wheres, strict=True)]
+        padded = torch.nn.utils.rnn.pad_sequence(tables, batch_first=True)
+        rows = np.concatenate([piece for piece, _, _ in batch])
+        self._forward(torch.cat(ids), torch.cat(wheres), rows, padded, torch.cat(slots))
+
     def prefill(self, prompts: Sequence[tuple[Tokens, Sequence[int]]]) -> None:
         """Compute several whole prompts, each over pages of its own, as many in one forward as fit."""
-        batch: list[tuple[Tokens, Sequence[int]]] = []
-        for prompt in prompts:
-            if sum(len(tokens) for tokens, _ in (*batch, prompt)) > self._max_tokens and batch:
-                self._prefill_batch(batch)
-                batch = []
-            batch.append(prompt)
-        if batch:
-            self._prefill_batch(batch)
-
-    def _prefill_batch(self, batch: Sequence[tuple[Tokens, Sequence[int]]]) -> None:
-        if len(batch) == 1:
-            ((tokens, pages),) = batch
-            self.run(np.arange(len(tokens), dtype=np.int64), tokens, pages)
-            return
-        rows = np.array([[0, len(tokens)] for tokens, _ in batch], np.int32)
-        wheres = [torch.arange(len(tokens)) for tokens, _ in batch]
-        tables = [self._paged.block_table(pages) for _, pages in batch]
-        slots = [self._paged.slots(pages, own) for (_, pages), own in zip(batch, wheres, strict=True)]
-        padded = torch.nn.utils.rnn.pad_sequence(tables, batch_first=True)
-        ids = torch.from_numpy(np.concatenate([tokens for tokens, _ in batch]))
-        self._forward(ids, torch.cat(wheres), rows, padded, torch.cat(slots))
+        self.run_all([(np.arange(len(tokens), dtype=np.int64), tokens, pages) for tokens, pages in prompts])
 
     def step(self, position: int, tokens: Sequence[int], pages: Sequence[Sequence[int]]) -> torch.Tensor:
         """One token at the same position of several prompts, as in a decode step: [len(tokens), E]."""
@@ -125,6 +138,7 @@ class PagedForward:
                 slot_mapping=slot_mapping,
                 skip_compiled=eager or first_layers is not None,  # compiled for all layers
             ),
+            without_adapters(self._runner, len(where), len(rows)),
             self._only(first_layers),
         ):
             hidden: Any = self.model(
@@ -153,6 +167,21 @@ class PagedForward:
             yield
         finally:
             inner.end_layer = last
+
+
+def _size(intervals: Runs) -> int:
+    return int((intervals[:, 1] - intervals[:, 0]).sum())
+
+
+def _cut(intervals: Runs, room: int) -> tuple[Runs, Runs]:
+    """The first `room` tokens of `intervals`, and the rest."""
+    if _size(intervals) <= room:
+        return intervals, intervals[:0]
+    first = split(intervals, room)[0]
+    last = int(first[-1, 1])
+    rest = intervals[intervals[:, 1] > last].copy()
+    rest[0, 0] = max(rest[0, 0], last)
+    return first, rest
 
 
 def _layered(model: torch.nn.Module) -> torch.nn.Module | None:

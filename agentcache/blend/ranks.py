@@ -8,11 +8,14 @@ import torch
 from vllm.distributed import get_tp_group
 
 
-def agree_on_lost(lost: Sequence[bool]) -> list[bool]:
-    """For each span of a plan, whether any rank lacks its entry. Every rank calls it, with spans in the same order."""
+def agree(wrong: Sequence[bool]) -> list[bool]:
+    """For each thing, whether it is wrong on any rank: a span without its entry, a failure.
+
+    Every rank calls it, with the same things in the same order.
+    """
     group = get_tp_group()
-    if group.world_size == 1 or not lost:
-        return list(lost)
-    flags = torch.tensor(lost, dtype=torch.int32)
+    if group.world_size == 1 or not wrong:
+        return list(wrong)
+    flags = torch.tensor(wrong, dtype=torch.int32)
     torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MAX, group=group.cpu_group)
     return [bool(flag) for flag in flags]

@@ -42,6 +42,20 @@ logger = logging.getLogger("vllm.agentcache")
 T = TypeVar("T")
 
 
+def _rank(config: VllmConfig, role: KVConnectorRole) -> tuple[int, int]:
+    """The tensor-parallel rank whose entries this half deals with, and how many ranks there are.
+
+    The scheduler half, which has a process of its own then, knows what there is from the first rank's store; what
+    another one lacks is computed when it turns out, and forgotten.
+    """
+    ranks = config.parallel_config.tensor_parallel_size
+    if ranks == 1 or role == KVConnectorRole.SCHEDULER:
+        return 0, ranks
+    from vllm.distributed import get_tensor_model_parallel_rank
+
+    return get_tensor_model_parallel_rank(), ranks
+
+
 class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
     """Both halves behind vLLM's interface; which one exists depends on `role`."""
 
@@ -62,7 +76,8 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
                 model = fingerprint(
                     vllm_config.model_config.model, **engine_facts(vllm_config, kv_cache_config)
                 )
-                store = process.shared_store(settings, model, layout_of(kv_cache_config))
+                own = process.of_rank(settings, *_rank(vllm_config, role))
+                store = process.shared_store(own, model, layout_of(kv_cache_config))
             except AgentCacheError as error:  # an engine without a store still serves
                 unsupported = f"no entry store: {error}"
         if role == KVConnectorRole.WORKER:
@@ -80,6 +95,7 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
             if process.WORKER is not None:  # what its trial has found counts from the first request on
                 unsupported = process.WORKER.unsupported
             self._scheduler = SchedulerHalf(settings, model, page_size, unsupported)
+            self._scheduler.step_tokens = vllm_config.scheduler_config.max_num_batched_tokens
             self._scheduler.noting = bool(worker_key())  # without one nobody may ask for the notes
             if store is not None:
                 self._scheduler.learn_all(store.infos())

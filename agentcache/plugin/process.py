@@ -2,16 +2,19 @@
 
     general plug-in loaded ─▶ initialize_kv_cache (RUNNER) ─▶ connector, worker role (WORKER) ─▶ scheduler role
 
-With one worker both halves live in one process and share one store; with several each has its own.
+Where both halves live in one process they share one store; otherwise (several workers, and vLLM's CPU server) each
+process opens the same root, or, with tensor parallelism, its own rank's (`of_rank`).
 """
 
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentcache.settings import EngineSettings
 from agentcache.store import EntryLayout, EntryStore
+from agentcache.store.ranks import rank_root, rank_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +29,22 @@ _stores: dict[tuple[str, str], EntryStore] = {}
 _listeners: list[Callable[[list[str]], None]] = []
 _add_listeners: list[Callable[[list[EntryInfo]], None]] = []
 _lock = threading.Lock()
+
+
+def of_rank(settings: EngineSettings, rank: int, ranks: int) -> EngineSettings:
+    """What one of several tensor-parallel ranks is told: each has its own heads of every entry, in a store of its own.
+
+    An entry has the same id in all of them. The budgets are for all ranks of this machine together.
+    """
+    if ranks == 1:
+        return settings
+    return replace(
+        settings,
+        store_dir=str(rank_root(settings.store_path, rank)),
+        ram_bytes=settings.ram_bytes // ranks,
+        disk_bytes=settings.disk_bytes // ranks,
+        remote_url=rank_url(settings.remote_url, rank),
+    )
 
 
 def shared_store(settings: EngineSettings, model: str, layout: EntryLayout) -> EntryStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -16,7 +17,8 @@ from agentcache.entry import EntryInfo, as_tokens, entries_of_stream
 from agentcache.learn.note import Note
 from agentcache.learn.runs import MIN_TOKENS, mask_of, runs_to_learn
 from agentcache.match import Matcher
-from agentcache.plan import RecomputePolicy, make_plan
+from agentcache.plan import STRATEGIES, RecomputePolicy, make_plan
+from agentcache.plan.planner import allowance
 from agentcache.plan.types import Plan, Span
 from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
 from agentcache.plugin.reach import Fetch, PrefillRate, Reach
@@ -58,6 +60,7 @@ class SchedulerHalf:
     model: the engine's fingerprint; page_size: tokens a page
     unsupported: why this engine can never blend, "" if it can
     rate: how fast the engine prefills; reach: decides about entries on slow tiers, None if there are none
+    step_tokens: recomputed tokens that one step may hold, if more than one request is loaded in it
     noting: whether what requests had to compute is noted, for a worker that asks for it (`agentcache.learn`)
     """
 
@@ -69,6 +72,7 @@ class SchedulerHalf:
         self.matcher = Matcher()
         self.cache_manager: KVCacheManager | None = None
         self.noting = False
+        self.step_tokens = sys.maxsize
         self.rate = PrefillRate()
         self.reach: Reach | None = None
         self._live: dict[str, _Live] = {}
@@ -135,9 +139,9 @@ class SchedulerHalf:
             request.cache_salt = wish.page_salt
             request.block_hashes.clear()
             request.update_block_hashes()
-        if wish.mode == "fast" and not fallback:
+        if (wish.mode == "fast" or wish.cuts) and not fallback:
             live.fallback = self._cannot_blend(request)
-        if wish.cuts:
+        if wish.cuts and not live.fallback:
             live.to_store.extend(self._entries_to_make(request, wish))
         self._live[request.request_id] = live
 
@@ -159,7 +163,7 @@ class SchedulerHalf:
         return ""
 
     def _entries_to_make(self, request: Request, wish: Wish) -> list[EntryInfo]:
-        if self.unsupported or request.prompt_token_ids is None or wish.cuts[-1] > request.num_prompt_tokens:
+        if request.prompt_token_ids is None or wish.cuts[-1] > request.num_prompt_tokens:
             return []
         return entries_of_stream(
             self.model, wish.store_domain, as_tokens(request.prompt_token_ids), wish.cuts
@@ -194,8 +198,21 @@ class SchedulerHalf:
             plan = make_plan(len(tokens), num_computed, spans, live.wish.policy)
         if plan is None:
             return 0
+        if self._step_is_full(plan, live.wish.policy):
+            return None
         live.candidate = plan
         return plan.stop - plan.start
+
+    def _step_is_full(self, plan: Plan, policy: RecomputePolicy) -> bool:
+        """Whether this step recomputes so much already that who is decoding would wait too long for `plan` as well.
+
+        A step recomputes at most `step_tokens`, or what its only request has to: never more than vLLM's own chunks
+        of prefill would make it, however many requests come at once.
+        """
+        if not self._loads:
+            return False
+        planned = sum(_work(op.plan, op.strategy, op.budget) for op in self._loads)
+        return planned + _work(plan, policy.strategy, policy.budget or 0.0) > self.step_tokens
 
     def _agents_are_served(self) -> bool:
         """Whether a request that somebody waits for is in the engine."""
@@ -376,6 +393,12 @@ class SchedulerHalf:
             if live.plan is not None
             else (),
         )
+
+
+def _work(plan: Plan, strategy: str, budget: float) -> int:
+    """Tokens that a load recomputes at most."""
+    scored = allowance(budget, plan.num_matched) if STRATEGIES[strategy].needs_scores else 0
+    return min(len(plan.recompute) + scored, plan.stop - plan.start)
 
 
 def _count_inside(plan: Plan, prompt: int) -> int:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from agentcache.blend.executor import BlendExecutor
+from agentcache.blend.executor import BlendExecutor, BlendResult, Job
 from agentcache.blend.forward import PagedForward
 from agentcache.blend.pages import PagedKV, UnsupportedPages
 from agentcache.blend.rope import KeyShift, UnsupportedPositions
@@ -117,23 +117,30 @@ class WorkerHalf:
         self.reasons.update(metadata.reasons)
         for note in metadata.notes:
             self.notes.add(note)
-        for op in metadata.loads:
-            self._load(op)
+        if metadata.loads:
+            self._load(metadata.loads)
 
-    def _load(self, op: LoadOp) -> None:
+    def _load(self, ops: list[LoadOp]) -> None:
         if self._executor is None:  # claimed before the scheduler half was told
-            self._refuse(op)
+            for op in ops:
+                self._refuse(op)
             self._report.broken = self.unsupported
             return
+        jobs = [Job(op.plan, op.tokens, op.pages, op.strategy, op.budget) for op in ops]
         try:
-            result = self._executor.execute(op.plan, op.tokens, op.pages, op.strategy, op.budget)
+            results = self._executor.execute_all(jobs)
         except Exception as error:
-            self._refuse(op)
+            for op in ops:
+                self._refuse(op)
             self._give_up(f"blending paused: {type(error).__name__}: {error}")
             logger.exception(
                 "agentcache: blending failed and is paused until restart; requests are prefilled"
             )
             return
+        for op, result in zip(ops, results, strict=True):
+            self._loaded_one(op, result)
+
+    def _loaded_one(self, op: LoadOp, result: BlendResult) -> None:
         for entry, reason in result.lost.items():
             self._report.lost.append(entry)
             name = {"EntryMissing": "entry missing", "EntryCorrupt": "entry corrupt"}[reason]

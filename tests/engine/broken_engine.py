@@ -48,7 +48,7 @@ def main(model: str, store_dir: str, what: str) -> None:
     prompt = [*range(500, 520), *code, 600, 601]
     exact, _ = ask(prompt, mode="exact")
     if what == "execute":
-        BlendExecutor.execute = fail  # type: ignore[method-assign, assignment]
+        BlendExecutor.execute_all = fail  # type: ignore[method-assign, assignment]
     elif what == "match":
         from agentcache.match import Matcher
 

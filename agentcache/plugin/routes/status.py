@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from agentcache import __version__
-from agentcache.plugin.routes.ask import ask
+from agentcache.plugin.routes.ask import ask, ask_ranks
 from agentcache.plugin.rpc import MISSING, SELFTEST, STATUS
 
 router = APIRouter(prefix="/agentcache")
@@ -60,7 +60,8 @@ async def status(request: Request) -> dict[str, Any]:
 @router.post("/missing")
 async def missing(request: Request, body: EntryIds) -> dict[str, list[str]]:
     """Which entries would have to be computed."""
-    return {"missing": await ask(request, MISSING, body.entries)}
+    missing = {one for rank in await ask_ranks(request, MISSING, body.entries) for one in rank}
+    return {"missing": [one for one in body.entries if one in missing]}
 
 
 @router.post("/selftest")
