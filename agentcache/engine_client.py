@@ -143,9 +143,11 @@ class EngineClient:
         """Any JSON read. Raises EngineError on anything but 2xx."""
         return self._json("GET", path)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def post(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         """Any JSON call. Raises EngineError on anything but 2xx."""
-        return self._json("POST", path, dict(body))
+        return self._json("POST", path, dict(body), headers)
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Any:
         """A streaming POST, as httpx's context manager."""

@@ -16,7 +16,7 @@ URGENT = Urgency.LEARNED
 """The last class that does not wait for a longer pause."""
 MIN_STEP_TOKENS, MAX_STEP_TOKENS = 64, 16_384
 FIRST_STEP_TOKENS = 256
-_QUIET_STEP_S, _SHARED_STEP_S = 1.0, 0.12
+_QUIET_STEP_S, _URGENT_STEP_S, _SHARED_STEP_S = 1.0, 0.4, 0.12
 _SHARED_FOR_S = 60.0
 """So long after an agent's request the engine counts as shared with it."""
 _PAUSE_SHARE = 0.9
@@ -55,11 +55,14 @@ class Pace:
         rate = tokens / seconds
         self.rate = rate if not self.rate else self.rate + _SMOOTHING * (rate - self.rate)
 
-    def step_tokens(self, traffic: Traffic) -> int:
-        """Most new tokens of the next step."""
+    def step_tokens(self, traffic: Traffic, urgency: Urgency) -> int:
+        """Most new tokens of the next step, whose most urgent job is of this class."""
         if not self.rate:
             return FIRST_STEP_TOKENS
-        seconds = _SHARED_STEP_S if traffic.idle_s < _SHARED_FOR_S else _QUIET_STEP_S
+        if traffic.idle_s > _SHARED_FOR_S:
+            seconds = _QUIET_STEP_S
+        else:
+            seconds = _URGENT_STEP_S if urgency <= URGENT else _SHARED_STEP_S
         return int(min(MAX_STEP_TOKENS, max(MIN_STEP_TOKENS, self.rate * seconds)))
 
     def wait_s(self, traffic: Traffic, urgency: Urgency) -> float:

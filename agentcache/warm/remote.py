@@ -16,7 +16,7 @@ def streams_of(client: EngineClient, served: str, model: str = "") -> Streams:
     """Streams for the model that the server calls `served`.
 
     model: name, folder or hub id where that is none of these
-    EngineError if the model found that way cuts text into other tokens than the server does; ModelError if there is none.
+    EngineError if the model found that way cuts text into other tokens than the server; ModelError if there is none.
     """
     try:
         folder = resolve(model or served)

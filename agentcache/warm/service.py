@@ -129,7 +129,7 @@ class WarmService:
             self._wake.wait(min(wait_s, _LOOK_S))
             self._wake.clear()
             return True
-        max_new = self.pace.step_tokens(traffic)
+        max_new = self.pace.step_tokens(traffic, urgency)
         if self._max_step_tokens is not None:
             max_new = min(max_new, self._max_step_tokens)
         batch = self._batch(max_new)
