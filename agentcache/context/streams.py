@@ -66,6 +66,11 @@ class Streams:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids; marks that are no text, as a turn's end, are left out."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
     def of_file(self, data: bytes, blocks: Sequence[Block]) -> list[Stream]:
         """A file front to back: one stream, or several windows cut at block boundaries if it is too long.
 

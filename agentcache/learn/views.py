@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from agentcache.indexer import Block
+from agentcache.learn.lines import MIN_LINE
 
 _HTML_SAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"}
 
@@ -61,21 +62,23 @@ class View:
 
 
 RAW = View()
-_MIN_LINE = 12
-"""Characters, spaces around it left out, of a line that says something: `return x` stands in every repository."""
-_NUMBERED = re.compile(r"( *)(\d+)(\t|: ?)(.*)", re.DOTALL)
+_NUMBERED = re.compile(r"( *)\d+(\t|:)(.*)", re.DOTALL)
 
 
 def recognise(text: str, known: Container[str]) -> Counter[View]:
     """In which views `text` shows known lines (without their line ends), and how many lines in each."""
-    votes: Counter[View] = Counter()
-    for escape, plain in _unescaped(text):
-        for line in plain.split("\n"):
-            numbers, bare = _unnumbered(line)
-            if len(bare.strip()) >= _MIN_LINE and bare in known:
-                votes[View(numbers, escape)] += 1
+    votes = Counter(
+        view for view, line in shown_lines(text) if len(line.strip()) >= MIN_LINE and line in known
+    )
     del votes[RAW]
     return votes
+
+
+def shown_lines(text: str) -> Iterator[tuple[View, str]]:
+    """The lines of `text` as they would be in a file, each with the view that it would be shown in."""
+    for escape, plain in _unescaped(text):
+        for line in plain.split("\n"):
+            yield from ((View(numbers, escape), bare) for numbers, bare in _unnumbered(line))
 
 
 def _unescaped(text: str) -> Iterator[tuple[str, str]]:
@@ -88,14 +91,19 @@ def _unescaped(text: str) -> Iterator[tuple[str, str]]:
                 yield escape, json.loads(f'"{part.strip()}"')
 
 
-def _unnumbered(line: str) -> tuple[str, str]:
+def _unnumbered(line: str) -> Iterator[tuple[str, str]]:
+    """Names of NUMBERS and the line without its number, all that are possible."""
     match = _NUMBERED.match(line)
     if match is None:
-        return "raw", line
-    spaces, _, mark, rest = match.groups()
+        yield "raw", line
+        return
+    spaces, mark, rest = match.groups()
     if mark == "\t":
-        return ("cat-n" if spaces else "tab"), rest
-    return ("colon" if mark == ": " else "colon-tight"), rest
+        yield ("cat-n" if spaces else "tab"), rest
+        return
+    yield "colon-tight", rest
+    if rest.startswith(" "):
+        yield "colon", rest[1:]
 
 
 def _lines(text: str) -> list[str]:
