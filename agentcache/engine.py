@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ from agentcache.settings import WORKER_KEY, EngineSettings
 CONNECTOR = "AgentCacheConnector"
 CONNECTOR_MODULE = "agentcache.plugin.connector"
 _PLUGIN = "agentcache"
+_NOT_TELLING = ("Traceback", "See root cause", "Internal Server Error", "WARNING")
 
 
 def transfer_config(settings: EngineSettings) -> dict[str, object]:
@@ -46,6 +48,8 @@ class EngineOptions:
     settings: None starts vLLM without the plug-in (for comparison)
     extra: further arguments for vLLM's own command line
     worker_key: opens the warm worker's own routes (`settings.WORKER_KEY`), "" leaves the environment's
+    api_key: what clients must send; "": nothing. It reaches the engine by its environment, not by its command line
+    grace_s: how long requests in flight may still take once the engine is told to end
     """
 
     model: str
@@ -56,30 +60,41 @@ class EngineOptions:
     settings: EngineSettings | None = field(default_factory=EngineSettings)
     extra: tuple[str, ...] = ()
     worker_key: str = ""
+    api_key: str = ""
+    grace_s: int = 0
 
 
 class Engine:
     """A running server. Use as a context manager; leaving it ends every process it started.
 
     on_line: called with each line of the server's log, from another thread
+    listening: the socket it shall accept from, which stays the caller's; None: one of its own
     """
 
-    def __init__(self, options: EngineOptions, on_line: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        options: EngineOptions,
+        on_line: Callable[[str], None] | None = None,
+        listening: socket.socket | None = None,
+    ) -> None:
         check_installed()
         self.options = options
-        self.port = options.port or free_port(options.host)
-        ensure_free(options.host, self.port)
-        self.url = f"http://{options.host}:{self.port}"
+        bound = listening or bind(options.host, options.port)
+        self.port: int = bound.getsockname()[1]
+        self.url = url_of(options.host, self.port)
         self.log: deque[str] = deque(maxlen=400)
         self._on_line = on_line
         self._process = subprocess.Popen(
-            command(options, self.port),
+            command(options, self.port, bound.fileno()),
             env=environment(options),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            pass_fds=(bound.fileno(),),
             start_new_session=True,  # Ctrl-C reaches us alone; we end the group in order
         )
+        if listening is None:
+            bound.close()
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(self._process.pid)],
             stdin=subprocess.PIPE,
@@ -104,7 +119,7 @@ class Engine:
         return self._process.poll() is None
 
     def client(self) -> EngineClient:
-        return EngineClient(self.url, worker_key=self.options.worker_key)
+        return EngineClient(self.url, self.options.api_key or None, worker_key=self.options.worker_key)
 
     def wait_ready(self, timeout_s: float = 600.0) -> None:
         """Return when the server answers. Raises EngineError with the log's last error if it ends or takes too long."""
@@ -119,28 +134,39 @@ class Engine:
         raise EngineError(f"the engine did not answer within {timeout_s:.0f} s: {self.why()}")
 
     def why(self) -> str:
-        """The most telling line of the log."""
+        """What ended it: a signal, or the most telling line of the log."""
+        status = self._process.poll()
+        if status is not None and status < 0:
+            return f"killed by {signal.Signals(-status).name}"
         lines = [line.strip() for line in self.log if line.strip()]
         for line in reversed(lines):
-            if "Error" in line and "Traceback" not in line and "See root cause" not in line:
+            if "Error" in line and not any(noise in line for noise in _NOT_TELLING):
                 return line[-400:]
         return lines[-1][-400:] if lines else "it printed nothing"
 
     def stop(self, grace_s: float = 15.0) -> None:
-        """End the server and everything it started; at once if it does not go by itself."""
-        for sig, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
-            _signal_group(self._process.pid, sig)
-            try:
-                self._process.wait(wait_s)
-            except subprocess.TimeoutExpired:
-                continue
-            break
-        _signal_group(self._process.pid, signal.SIGKILL)  # workers that outlived their parent
+        """End the server and everything it started. Requests in flight get `options.grace_s`, the rest of the server
+        `grace_s` more; Ctrl-C in the meantime ends all of it at once."""
+        try:
+            self._end_in_order(self.options.grace_s + grace_s)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the server and everything it started, at once."""
+        _signal_group(self._process.pid, signal.SIGKILL)  # workers that outlived their parent, too
+        self._process.wait(10.0)
         self._guard.kill()
         self._guard.wait()
         if self._guard.stdin is not None:
             self._guard.stdin.close()
         self._reader.join(5.0)
+
+    def _end_in_order(self, wait_s: float) -> None:
+        if self.alive():
+            self._process.terminate()  # the server alone: it tells the others, and they finish what they have begun
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(wait_s)
 
     def _read_log(self) -> None:
         assert self._process.stdout is not None
@@ -151,17 +177,21 @@ class Engine:
                 self._on_line(line)
 
 
-def command(options: EngineOptions, port: int) -> list[str]:
-    """The server's command line."""
+def command(options: EngineOptions, port: int, descriptor: int) -> list[str]:
+    """The server's command line. descriptor: of the socket it accepts from"""
     base = [
         sys.executable,
         "-m",
-        "vllm.entrypoints.openai.api_server",
+        "agentcache.engine_process",
+        str(descriptor),
         *("--model", options.model),
         *("--served-model-name", options.served_name),
         *("--host", options.host),
         *("--port", str(port)),
+        *("--shutdown-timeout", str(options.grace_s)),
     ]
+    if options.api_key:
+        base += ["--middleware", "agentcache.plugin.access.AcceptXApiKey"]
     if options.settings is not None:
         base += ["--scheduling-policy", "priority"]  # agents before the warm worker
         base += ["--kv-transfer-config", json.dumps(transfer_config(options.settings))]
@@ -176,6 +206,8 @@ def environment(options: EngineOptions) -> dict[str, str]:
         env["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*listed, _PLUGIN]))
         if options.worker_key:
             env[WORKER_KEY] = options.worker_key
+    if options.api_key:
+        env["VLLM_API_KEY"] = options.api_key
     env.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.kv_gib))
     env.setdefault("VLLM_NO_USAGE_STATS", "1")
     env.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -205,24 +237,25 @@ def check_installed() -> None:
             )
 
 
-def free_port(host: str) -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to an address, not yet listening. port: 0 takes a free one. UsageError if it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise UsageError(
+            f"port {port} on {host} is in use or not allowed; choose another with --port"
+        ) from error
+    return bound
 
 
-def ensure_free(host: str, port: int) -> None:
-    """Raise UsageError when the port is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise UsageError(
-                f"port {port} on {host} is in use or not allowed; choose another with --port"
-            ) from error
+def url_of(host: str, port: int) -> str:
+    """Where to reach what listens on `host`."""
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
 def _signal_group(pid: int, sig: signal.Signals) -> None:

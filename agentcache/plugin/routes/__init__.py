@@ -9,6 +9,7 @@
     POST /agentcache/selftest  tries blending on the engine, once -> verdict; a failure ends blending
     POST /agentcache/notes     what requests left to learn since it was asked last    (the worker's key needed)
     POST /agentcache/weigh     {"weights": {id: weight}}: for eviction                (the worker's key needed)
+    POST /agentcache/context   {"items": [reference, ...], "token_budget", "order"} -> source text, and what is warm
     PUT  /agentcache/learned   what has been learned, shown in the status             (the worker's key needed)
 
 One file a group of routes, each with a `router`. Mounted only when allow-listed: `VLLM_PLUGINS=agentcache`.
@@ -16,10 +17,15 @@ One file a group of routes, each with a `router`. Mounted only when allow-listed
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from agentcache.plugin.routes import learn, status, warming
+from agentcache.plugin.access import BodyLimit, KeyGuard, keys_of
+from agentcache.plugin.inline import InlineReferences
+from agentcache.plugin.navigation import Navigation
+from agentcache.plugin.routes import context, learn, status, warming
 from agentcache.plugin.traffic import CountRequests, Traffic
+from agentcache.settings import EngineSettings
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import State
     from vllm.engine.protocol import EngineClient
 
-_GROUPS = (status, learn, warming)
+_GROUPS = (status, context, learn, warming)
 
 
 class AgentCacheRoutes:
@@ -40,11 +46,26 @@ class AgentCacheRoutes:
     def attach_router(self, app: FastAPI) -> None:
         for group in _GROUPS:
             app.include_router(group.router)
+        app.add_middleware(InlineReferences)
         app.state.agentcache_traffic = Traffic()
         app.add_middleware(CountRequests, traffic=app.state.agentcache_traffic)
+        args = app.state.args
+        app.add_middleware(BodyLimit, max_bytes=_settings(args).max_body_bytes)
+        app.add_middleware(KeyGuard, keys=keys_of(args, os.environ.get("VLLM_API_KEY")))
 
     async def init_state(self, engine_client: EngineClient | None, state: State, args: Namespace) -> None:
         state.agentcache_engine = engine_client
+        state.agentcache_navigation = Navigation(_settings(args), engine_client)
         state.agentcache_warmth = status.Warmth()
         state.agentcache_learned = learn.Learned()
         state.agentcache_model = (args.served_model_name or [args.model])[0]
+
+
+def _settings(args: Namespace) -> EngineSettings:
+    """What the plug-in was told; its defaults on a server that loads the routes alone."""
+    config = args.kv_transfer_config
+    return (
+        EngineSettings.from_dict(dict(config.kv_connector_extra_config))
+        if config is not None
+        else EngineSettings()
+    )
