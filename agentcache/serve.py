@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from agentcache.engine import Engine, EngineOptions
 from agentcache.engine_client import EngineClient
 from agentcache.errors import AgentCacheError, EngineError, UsageError
 from agentcache.indexer import Index
+from agentcache.learn.attach import learn_from_traffic
 from agentcache.models import resolve
 from agentcache.settings import EngineSettings
 from agentcache.warm import WarmItem
@@ -32,7 +34,8 @@ class ServeOptions:
     model: registered name, folder or hub id, also what clients call it
     folder: where the model lies, if that is known; "" resolves `model`, which may fetch it
     roots: repositories to index and to warm; the rest as in EngineOptions
-    warm_bytes: of entries that warming may keep; None: most of the disk tier
+    warm: whether the repositories are kept warm; warm_bytes: of entries for that; None: most of the disk tier
+    learn_bytes: of entries learned from traffic; 0: nothing is
     """
 
     model: str
@@ -43,7 +46,9 @@ class ServeOptions:
     kv_gib: int = 2
     settings: EngineSettings = field(default_factory=EngineSettings)
     extra: tuple[str, ...] = ()
+    warm: bool = True
     warm_bytes: int | None = None
+    learn_bytes: int = 1_000_000_000
 
 
 class Server:
@@ -65,6 +70,7 @@ class Server:
                 kv_gib=options.kv_gib,
                 settings=replace(options.settings, roots=tuple(str(index.root) for index in self.indexes)),
                 extra=options.extra,
+                worker_key=secrets.token_hex(32),
             ),
             on_line,
         )
@@ -103,33 +109,49 @@ class Server:
 
     def _make_warmer(self, on_progress: Callable[[Progress], None] | None = None) -> Warmer:
         """Once the engine answers."""
+        options, streams = self.options, self.streams()
+        engine = RemoteEngine(self.client, options.model)
         self._warmer = Warmer(
-            RemoteEngine(self.client, self.options.model),
-            self.indexes,
-            self.streams(),
+            engine,
+            self.indexes if options.warm else [],
+            streams,
             budget_bytes=self.options.warm_bytes,
             on_progress=on_progress,
             on_status=self._say,
         )
+        if options.learn_bytes:
+            learn_from_traffic(
+                self._warmer, engine, self.client, self.indexes, streams, options.learn_bytes, self._say
+            )
         return self._warmer
 
     def start_background(self) -> None:
-        """Warm everything that is indexed and keep watching it, in threads that end with the server."""
+        """Warm everything that is indexed, keep watching it, and learn from traffic, in threads that end with the
+        server."""
         thread = threading.Thread(target=self._background, name="warm", daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def _background(self) -> None:
         try:
-            self._make_warmer(self._tell_warm).run()
+            self._make_warmer(self._tell_warm).run(self._engine_is_back)
         except AgentCacheError as error:
             if not self._closing.is_set():
                 self._say(f"warming stopped: {error}")
+
+    def _engine_is_back(self) -> bool:
+        """Wait for an engine that is started again; False if the server ends meanwhile."""
+        while not self._closing.wait(0.5):
+            if self.client.healthy():
+                return True
+        return False
 
     def _tell_warm(self, progress: Progress) -> None:
         """Say once that everything is warm."""
         if progress.state in ("idle", "full") and not self._told_warm:
             self._told_warm = True
+            if not self.options.warm:
+                return
             self._say(
                 f"warm: {progress.warm_blocks} of {progress.blocks} blocks, {progress.tokens_computed} tokens"
             )

@@ -34,6 +34,7 @@ BENCHMARKS: dict[str, list[str]] = {
     "match": [sys.executable, "benchmarks/match.py", "--json"],
     "replay": [sys.executable, "benchmarks/replay.py", "--json"],
     "store": [sys.executable, "benchmarks/store.py", "--json"],
+    "warm": [sys.executable, "benchmarks/warm.py", "--json"],
     "ttft": [sys.executable, "benchmarks/ttft.py", "--json"],
     "quality": [sys.executable, "benchmarks/quality.py", "--prompts", "6", "--json"],
 }

@@ -85,6 +85,16 @@ class RemoteEngine:
             raise
         return True
 
+    def weigh(self, weights: Mapping[str, float]) -> bool:
+        """Tell the store how likely entries are to be read; False if the engine does not let us."""
+        try:
+            self._client.weigh(weights)
+        except EngineError as error:
+            if " 403 " in f"{error} ":
+                return False
+            raise
+        return True
+
     def touched(self, after: int) -> tuple[int, list[list[str]]]:
         """Number of the newest request, and for each since `after` the entries it reused, as far as we may know."""
         try:

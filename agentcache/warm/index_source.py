@@ -50,7 +50,8 @@ class _Work:
 class IndexSource:
     """Jobs for one index. `edited` may be called from any thread; all else from the service's.
 
-    fingerprint: the model's; on_dead: told of entries that nothing here wants any more
+    fingerprint: the model's; on_dead: told of entries that nothing here wants any more; on_stored: told of entries
+    that exist now, with their file's importance and the number of files
     """
 
     def __init__(
@@ -59,13 +60,14 @@ class IndexSource:
         streams: Streams,
         fingerprint: str,
         on_dead: Callable[[list[str]], None] = lambda entries: None,
+        on_stored: Callable[[Iterable[str], float, int], None] = lambda entries, importance, files: None,
     ) -> None:
         self.index = index
         self.last_edit: Edit | None = None
         self.queue = WarmQueue()
         self._streams = streams
         self._fingerprint = fingerprint
-        self._on_dead = on_dead
+        self._on_dead, self._on_stored = on_dead, on_stored
         self._kept = Kept()
         self._warm_files: dict[
             str, list[Stream]
@@ -154,6 +156,7 @@ class IndexSource:
             }
             work.entries.update(entries)
             self._kept.add(work.owner, entries)
+            self._on_stored(entries, self._importance.get(work.owner[0], 0.0), len(self._blocks))
             if work.edit is not None:
                 work.edit.tokens += tokens_computed
         if not work.jobs_left and not work.refused:
@@ -193,6 +196,7 @@ class IndexSource:
     def _count(self) -> None:
         self._blocks = {record.path: record.num_blocks for record in self.index.files()}
         self._num_blocks = self.index.num_different_blocks()
+        self._importance = self.index.importance()
 
     # edits
 

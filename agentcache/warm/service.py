@@ -74,6 +74,10 @@ class WarmService:
         self._wake = threading.Event()
         self._stopping = threading.Event()
 
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
     def add_source(self, source: Source) -> None:
         """Ask this one, too. Before `run`, or from the service's thread."""
         self._sources.append(source)
@@ -86,6 +90,16 @@ class WarmService:
         """Make `run` return after the step in flight. May be called from any thread."""
         self._stopping.set()
         self._wake.set()
+
+    def ask_again(self) -> None:
+        """The engine is another one: find out anew what is missing of the jobs that were begun."""
+        for one in self._begun:
+            one.reached = 0
+        missing = self._engine.missing([info.id for one in self._begun for info in one.entries])
+        for one in self._begun:
+            one.missing = [info.id in missing for info in one.entries]
+        self._requests_seen = 0
+        self._finish()
 
     def demote(self, entry_ids: Iterable[str]) -> None:
         """Nothing wants these entries any more: they are the first to go when room is needed."""

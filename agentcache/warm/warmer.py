@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
 from agentcache.context import Streams
+from agentcache.errors import EngineError
 from agentcache.indexer import ChangeRecord, Index, Watcher
 from agentcache.warm.budget import Budget
 from agentcache.warm.engine import RemoteEngine
@@ -15,6 +16,7 @@ from agentcache.warm.pace import Traffic
 from agentcache.warm.progress import Progress
 from agentcache.warm.queue import WarmItem
 from agentcache.warm.service import WarmService
+from agentcache.warm.weights import Weights
 
 
 class Warmer:
@@ -45,8 +47,10 @@ class Warmer:
             on_progress=self._tell,
             on_traffic=self._look,
         )
+        self._weights = Weights(engine.weigh)
         self.sources = [
-            IndexSource(index, streams, engine.fingerprint, self.service.demote) for index in indexes
+            IndexSource(index, streams, engine.fingerprint, self._dead, self._weights.stored)
+            for index in indexes
         ]
         for source in self.sources:
             self.service.add_source(source)
@@ -65,15 +69,30 @@ class Warmer:
         self._fill()
         return self.service.run_once()
 
-    def run(self) -> None:
-        """Warm everything and keep it warm while files change, until `stop`."""
+    def run(self, is_back: Callable[[], bool] | None = None) -> None:
+        """Warm everything and keep it warm while files change, until `stop`.
+
+        is_back: called when the engine does not answer any more; waits until it does again and returns True, or returns
+            False to give up. Without it an engine that is gone is an EngineError.
+        """
         with ExitStack() as watching:
             for source in self.sources:
                 watcher = Watcher(source.index, self._listener(source), on_status=self._on_status)
                 watching.callback(watcher.stop)
                 watcher.start()
             self._fill()
-            self.service.run()
+            gone = False
+            while not self.service.stopping:
+                try:
+                    if gone:
+                        self._answered = 0
+                        self.service.ask_again()
+                    gone = False
+                    self.service.run()
+                except EngineError:
+                    gone = True
+                    if is_back is None or not is_back():
+                        raise
 
     def warm(self, index: Index, items: Iterable[WarmItem]) -> Progress:
         """Warm these now, in this order, and whatever waits before them."""
@@ -97,6 +116,11 @@ class Warmer:
 
         return listen
 
+    def _dead(self, entry_ids: list[str]) -> None:
+        """Nothing wants these any more: they go first, from our account and from the store."""
+        self.service.demote(entry_ids)
+        self._weights.dead(entry_ids)
+
     def _look(self, _traffic: Traffic) -> None:
         """Agents' requests were answered: what did they use?"""
         self._answered, requests = self._engine.touched(self._answered)
@@ -104,6 +128,7 @@ class Warmer:
             source.used(requests)
 
     def _tell(self, progress: Progress) -> None:
+        self._weights.flush()
         progress.blocks = sum(source.num_blocks() for source in self.sources)
         progress.warm_blocks = sum(source.warm_blocks() for source in self.sources)
         progress.queued_blocks = sum(source.queued_blocks() for source in self.sources)

@@ -167,3 +167,18 @@ def test_a_private_job_has_entries_of_its_own() -> None:
     assert private.salt == "salt:alice"
     with pytest.raises(AssertionError):
         Job(tokens, (0, 11), Urgency.LEARNED)
+
+
+def test_a_job_that_was_begun_is_asked_for_again_when_the_engine_is_another_one() -> None:
+    engine = FakeEngine()
+    engine.dies_after = 2
+    source = ListSource([job("a", 1, (0, 30, 60, 90))])
+    running = service(engine, source)
+    with pytest.raises(EngineError):
+        running.run_once()
+    engine.dies_after = None
+    engine._pages.clear()
+    running.ask_again()
+    running.run_once()
+    assert sum(engine.computed) == 90, "what was stored is not computed again"
+    assert source.finished == [("a", 90)]
