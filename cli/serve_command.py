@@ -31,6 +31,10 @@ def serve(
     kv_space: Annotated[int, typer.Option(help="vLLM's page pool on CPU, GiB.", min=1)] = 2,
     boundary_tokens: Annotated[int, typer.Option(help="Tokens recomputed at each seam.", min=0)] = 16,
     warm: Annotated[bool, typer.Option(help="Warm the repository in the background.")] = True,
+    learn_budget: Annotated[
+        str,
+        typer.Option(help="Most bytes learned from traffic: prompts that come back, answers; 0: nothing."),
+    ] = "1GB",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show vLLM's own log.")] = False,
 ) -> None:
     """Start vLLM with agentcache, index PATH, and keep its caches warm. Arguments after `--` go to vLLM."""
@@ -60,12 +64,14 @@ def serve(
         kv_gib=kv_space,
         settings=settings,
         extra=split_extra(context.args),
+        warm=warm,
+        learn_bytes=parse_bytes(learn_budget),
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     with Server(options, typer.echo, typer.echo if verbose else None) as server:
         typer.echo(f"engine: starting {model} on port {server.engine.port} (about half a minute)")
         server.wait_ready()
         typer.echo(f"ready: OpenAI base URL {server.engine.url}/v1, Anthropic base URL {server.engine.url}")
-        if warm:
+        if options.warm or options.learn_bytes:
             server.start_background()
         server.wait_ended()
