@@ -107,7 +107,9 @@ class Server:
         """Warm `items` now, in the calling thread. Raises EngineError."""
         return self._make_warmer(on_progress).warm(index, items)
 
-    def _make_warmer(self, on_progress: Callable[[Progress], None] | None = None) -> Warmer:
+    def _make_warmer(
+        self, on_progress: Callable[[Progress], None] | None = None, learn: bool = False
+    ) -> Warmer:
         """Once the engine answers."""
         options, streams = self.options, self.streams()
         engine = RemoteEngine(self.client, options.model)
@@ -119,7 +121,7 @@ class Server:
             on_progress=on_progress,
             on_status=self._say,
         )
-        if options.learn_bytes:
+        if learn and options.learn_bytes:
             learn_from_traffic(
                 self._warmer, engine, self.client, self.indexes, streams, options.learn_bytes, self._say
             )
@@ -134,7 +136,7 @@ class Server:
 
     def _background(self) -> None:
         try:
-            self._make_warmer(self._tell_warm).run(self._engine_is_back)
+            self._make_warmer(self._tell_warm, learn=True).run(self._engine_is_back)
         except AgentCacheError as error:
             if not self._closing.is_set():
                 self._say(f"warming stopped: {error}")

@@ -123,6 +123,8 @@ class Learner:
             self._ask_at = self.clock() + _ASK_S
             for note in notes:
                 self._learn(note)
+            if noted < self._noted:
+                self._told = {}  # an engine that was started again, and knows nothing
             self._noted = noted
             self.tell()
         best = min(self._queue, key=lambda one: one.order, default=None)
@@ -239,6 +241,7 @@ class Learner:
         queued = len(self._queue) + len(self._computing)
         if not queued:
             self._handled = self._noted
+        self._handled = min(self._handled, self._noted)
         ledger = self.ledger
         return {
             "state": "learning" if queued else "idle",
