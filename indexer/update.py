@@ -108,6 +108,9 @@ class Update:
 
     def _update_known(self, known: dict[str, FileRow]) -> None:
         listing = Listing()
+        folders = {path.rpartition("/")[0] for path in known}
+        if any(_is_behind_a_link(self._root, folder) for folder in folders):
+            return self._update_all()
         for path in known:
             try:
                 info = os.lstat(self._root / path)
@@ -244,6 +247,12 @@ class Update:
                     now - self._started,
                 )
             )
+
+
+def _is_behind_a_link(root: Path, folder: str) -> bool:
+    """Whether a folder that was indexed, or one above it, has become a link: what is behind it may be outside."""
+    full = os.path.join(root, folder) if folder else str(root)
+    return os.path.realpath(full) != full
 
 
 def _is_current(row: FileRow | None, info: os.stat_result) -> bool:

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
 
 from agentcache.context.reference import Reference, readings, shown
 from agentcache.errors import IndexError_, ReferenceError_, UsageError
@@ -68,6 +69,14 @@ class Roots:
         except BaseException:
             self.close()
             raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def __iter__(self) -> Iterator[Root]:
         return iter(self._roots)
@@ -136,7 +145,7 @@ class Roots:
         for reference in wanted:
             for root in self._roots:
                 inside = reference.root in ("", root.name) and _is_inside(root, reference.path)
-                if inside and (root.index.root / reference.path).is_file():
+                if inside and os.path.isfile(root.index.root / reference.path):
                     root.index.refresh([reference.path])
                     looked = True
         return looked
