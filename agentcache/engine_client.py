@@ -132,6 +132,11 @@ class EngineClient:
         body = self._json("POST", "/agentcache/notes")
         return [Note.from_dict(note) for note in body["notes"]], int(body["noted"])
 
+    def expect(self, texts: Sequence[Sequence[int]], salt: str = "") -> bool:
+        """Say that these texts, as token ids, will come in prompts; False if nobody learns there."""
+        body = {"tokens": [list(text) for text in texts], "cache_salt": salt or None}
+        return bool(self._json("POST", "/agentcache/expect", body)["taken"])
+
     def weigh(self, weights: Mapping[str, float]) -> None:
         """Say how likely entries are to be read, beyond what their uses say: 1 is usual, 0 is never again."""
         self._json("POST", "/agentcache/weigh", {"weights": dict(weights)})

@@ -20,19 +20,12 @@ def run_live(
     requests: Sequence[Request],
     url: str,
     folder: Path,
-    repo: list[str],
     most: int | None,
-    learn: bool,
     as_json: bool,
 ) -> None:
     """Measure and print. UsageError and EngineError as in `agentcache.replay.live`."""
-    from agentcache.context.streams import Streams, max_position
     from agentcache.engine_client import EngineClient
-    from agentcache.replay.blended import Blended
-    from agentcache.replay.learn import Learner
     from agentcache.replay.live import Pair, run_live, summary
-    from agentcache.replay.prompt import Prompter
-    from agentcache.replay.source import Source
 
     def show(pair: Pair) -> None:
         fast, exact = pair.fast, pair.exact
@@ -43,10 +36,8 @@ def run_live(
             highlight=False,
         )
 
-    streams = Streams(str(folder), max_position(str(folder)) or 32_768)
-    with EngineClient(url) as client, Source(repo, streams) as source:
-        shadow = Blended(source if repo else None, Learner(Prompter(folder).encode)) if learn else None
-        result = summary(run_live(client, requests, folder, most=most, shadow=shadow, on_pair=show))
+    with EngineClient(url) as client:
+        result = summary(run_live(client, requests, folder, most=most, on_pair=show))
     if as_json:
         typer.echo(json.dumps(result))
     else:

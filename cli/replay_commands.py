@@ -49,9 +49,6 @@ def replay(
         bool,
         typer.Option("--index-only", help="Only the repository's own entries: no views, nothing learned."),
     ] = False,
-    learn: Annotated[
-        bool, typer.Option("--learn", help="With --live: have learned spans computed between requests.")
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
     """Replay recorded requests: which tokens are reused by prefix caching, by chunks, and by agentcache."""
@@ -69,7 +66,7 @@ def replay(
     if live is not None:
         from agentcache.cli.live_output import run_live
 
-        run_live(console, requests, live, folder, repo or [], first, learn, as_json)
+        run_live(console, requests, live, folder, first, as_json)
         return
     run = _offline(console, requests[:first], folder, repo or [], _tiers(folder, ram, disk), not index_only)
     _show(console, run, tokenizer, repo or [], html, as_json)

@@ -72,11 +72,14 @@ class _Queued:
 
 @dataclass(slots=True)
 class Counts:
-    """hits: requests that reused learned entries; hit_tokens: of them; refused: spans there was no room for"""
+    """hits: requests that reused learned entries; hit_tokens: of them
+    computed: tokens, by the engine; refused: spans there was no room for
+    """
 
     hits: int = 0
     hit_tokens: int = 0
     refused: int = 0
+    computed: int = 0
 
 
 @dataclass(slots=True)
@@ -155,6 +158,8 @@ class Learner:
             self._of_entry.pop(info.id, None)
         if tokens_computed is None:
             self.lost([info.id for info in queued.infos])
+        else:
+            self.counts.computed += tokens_computed
         self.tell()
 
     def lost(self, entry_ids: Sequence[str]) -> None:
@@ -251,6 +256,7 @@ class Learner:
             "budget_bytes": ledger.budget_bytes,
             "hits": self.counts.hits,
             "hit_tokens": self.counts.hit_tokens,
+            "tokens_computed": self.counts.computed,
             "queued": queued,
             "evicted": ledger.num_evicted,
             "handled": self._handled,

@@ -11,6 +11,7 @@ SELFTEST = "agentcache_selftest"
 TOUCHED = "agentcache_touched"
 DROP = "agentcache_drop"
 NOTES = "agentcache_notes"
+EXPECT = "agentcache_expect"
 WEIGH = "agentcache_weigh"
 
 
@@ -48,6 +49,17 @@ def _notes(self: Any) -> dict[str, Any]:
     return process.WORKER.take_notes() if process.WORKER is not None else {"notes": [], "noted": 0}
 
 
+def _expect(self: Any, texts: list[list[int]], salt: str) -> bool:
+    """Note texts as if they had been generated; False if nobody may ask for notes."""
+    from agentcache.plugin import process
+    from agentcache.settings import worker_key
+
+    if process.WORKER is None or not worker_key():
+        return False
+    process.WORKER.expect(texts, salt)
+    return True
+
+
 def _weigh(self: Any, weights: dict[str, float]) -> None:
     """Say how likely entries are to be read, for eviction alone."""
     from agentcache.plugin import process
@@ -78,5 +90,6 @@ METHODS: dict[str, Callable[..., Any]] = {
     TOUCHED: _touched,
     DROP: _drop,
     NOTES: _notes,
+    EXPECT: _expect,
     WEIGH: _weigh,
 }

@@ -13,8 +13,9 @@ from agentcache.blend.forward import PagedForward
 from agentcache.blend.pages import PagedKV, UnsupportedPages
 from agentcache.blend.rope import KeyShift, UnsupportedPositions
 from agentcache.blend.trial import find_shift
+from agentcache.entry import as_tokens
 from agentcache.errors import EngineError, ModelError
-from agentcache.learn.note import NoteQueue
+from agentcache.learn.note import Note, NoteQueue
 from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
 from agentcache.store import EntryCorrupt, EntryMissing, EntryStore
 
@@ -217,6 +218,11 @@ class WorkerHalf:
         """What requests left to learn since the last call, as JSON. noted: notes that were ever made"""
         notes, num_added = self.notes.take()
         return {"notes": [note.to_dict() for note in notes], "noted": num_added}
+
+    def expect(self, texts: list[list[int]], salt: str) -> None:
+        """Note texts that a client will send, as if they had been generated."""
+        for text in texts:
+            self.notes.add(Note(salt, answer=as_tokens(text)))
 
     def weigh(self, weights: dict[str, float]) -> None:
         """Tell the store how likely entries are to be read (`EntryStore.weigh`)."""

@@ -1,8 +1,9 @@
 """A trace sent to a running server: every request `exact` and `fast`, which comes first alternates.
 
 `exact` requests share vLLM's prefix cache among themselves and never see a blended page: they are what vLLM with prefix
-caching does. `fast` ones are agentcache's. With `learn`, what a request leaves behind (`agentcache.replay.learn`) is
-computed between requests, as idle time would, and not timed.
+caching does. `fast` ones are agentcache's. What these leave behind is learned by the server's own worker
+(`agentcache.learn`). It is waited for between requests, as idle time would do, and not timed; answers are cut short
+here, so the trace's own are handed in as if they had been generated.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from agentcache.demo import Answer, ask
 from agentcache.engine_client import EngineClient
 from agentcache.errors import UsageError
 from agentcache.quality import top_kl
-from agentcache.replay.blended import Blended
 from agentcache.replay.chat import chat_of
-from agentcache.replay.learn import Learner
 from agentcache.replay.prompt import Prompt, Prompter
 from agentcache.replay.trace import Request
 
+_WARM_S, _LEARN_S = 1800.0, 120.0
+_LOOK_S = 0.05
 _ROOM_TOKENS = 16
 """Left for the answer in the server's context."""
 
@@ -53,13 +54,16 @@ class Pair:
 
 @dataclass(slots=True)
 class LiveRun:
-    """skipped: requests that do not fit the server's context; mismatched: those it tokenised otherwise than we"""
+    """skipped: requests that do not fit the server's context; mismatched: those it tokenised otherwise than we
+    learned_tokens: computed meanwhile for what the server learned; unsettled: requests after which that took too long
+    """
 
     model: str
     pairs: list[Pair]
     skipped: int = 0
     mismatched: int = 0
     learned_tokens: int = 0
+    unsettled: int = 0
 
 
 def run_live(
@@ -68,7 +72,6 @@ def run_live(
     folder: Path,
     *,
     most: int | None = None,
-    shadow: Blended | None = None,
     on_pair: Callable[[Pair], None] = lambda pair: None,
 ) -> LiveRun:
     """Send the requests that fit the server's context, `most` at most. Raises EngineError and UsageError."""
@@ -76,7 +79,8 @@ def run_live(
     limit = int(served.get("max_model_len") or 1 << 30) - _ROOM_TOKENS
     run = LiveRun(served["id"], [])
     prompter = Prompter(folder)
-    learner = Learner(prompter.encode)
+    _wait_warm(client)
+    learned_before = _learned(client)["tokens_computed"]
     for prompt in prompter.prompts([request for request in requests if request.api != "completions"]):
         if most is not None and len(run.pairs) == most:
             break
@@ -93,8 +97,8 @@ def run_live(
         run.pairs.append(pair)
         run.mismatched += pair.fast.prompt_tokens != len(prompt)
         on_pair(pair)
-        if shadow is not None:
-            run.learned_tokens += _learn(client, run.model, learner, shadow, prompt)
+        run.unsettled += not _learn(client, prompter, prompt)
+    run.learned_tokens = _learned(client)["tokens_computed"] - learned_before
     if not run.pairs:
         raise UsageError(
             "no request of the trace fits the server's context; start it with a larger --max-model-len"
@@ -115,6 +119,7 @@ def summary(run: LiveRun) -> dict[str, Any]:
         "tokenised_otherwise": run.mismatched,
         "prompt_tokens": sum(pair.fast.prompt_tokens for pair in pairs),
         "learned_tokens": run.learned_tokens,
+        "unsettled": run.unsettled,
         "fast": fast,
         "exact": exact,
         "ttft_ratio_median": statistics.median(ratios),
@@ -170,13 +175,29 @@ def _send(client: EngineClient, model: str, request: Request, mode: str, discard
     )
 
 
-def _learn(client: EngineClient, model: str, learner: Learner, shadow: Blended, prompt: Prompt) -> int:
-    """Have computed what the request leaves behind; returns the tokens of it."""
-    outcome = shadow.serve(prompt)
-    total = 0
-    for known in learner.learned(prompt, outcome.reused):
-        tokens = known.info.tokens.tolist()
-        client.precompute(model, tokens, [0, len(tokens)])
-        total += len(tokens)
-    shadow.answered(prompt, outcome)
-    return total
+def _learned(client: EngineClient) -> dict[str, Any]:
+    learned: dict[str, Any] = client.status()["learned"]
+    return learned
+
+
+def _wait_warm(client: EngineClient) -> None:
+    """What the server is warming is measured warm."""
+    until = time.monotonic() + _WARM_S
+    while client.status()["warm"]["state"] in ("warming", "waiting") and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+
+
+def _learn(client: EngineClient, prompter: Prompter, prompt: Prompt) -> bool:
+    """Hand the recorded answer in, and wait until what the request left behind is learned; False if that takes long."""
+    if _learned(client)["state"] == "off":
+        return True
+    if prompt.answer:
+        client.expect([prompter.encode(prompt.answer).tolist()])
+    until = time.monotonic() + _LEARN_S
+    while time.monotonic() < until:
+        status = client.status()
+        learned = status["learned"]
+        if learned["state"] == "idle" and learned["handled"] >= status["notes"]["added"]:
+            return True
+        time.sleep(_LOOK_S)
+    return False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,13 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from agentcache.context import Streams
 from agentcache.engine import Engine, EngineOptions
 from agentcache.engine_client import EngineClient
 from agentcache.entry import INDEX_DOMAIN, as_tokens, entries_of_stream, own_domain
 from agentcache.settings import EngineSettings
+from agentcache.warm.engine import RemoteEngine
+from agentcache.warm.warmer import Warmer
 
 SERVED = "smollm2-135m"
 PAGE_SIZE = 128
@@ -104,6 +109,32 @@ class Server:
 
     def reason(self, name: str) -> int:
         return int(self.status()["fallbacks"].get(name, 0))
+
+
+@contextmanager
+def learning(server: Server, model_folder: str, budget_bytes: int = 1 << 30) -> Iterator[None]:
+    """A worker that learns from the server's traffic, in a thread, from now on."""
+    server.client.notes()  # what others' tests left
+    engine = RemoteEngine(server.client, SERVED)
+    streams = Streams(model_folder, 4095)
+    ready = threading.Event()
+    warmer: list[Warmer] = []
+
+    def work() -> None:
+        made = Warmer(engine, [], streams)
+        warmer.append(made)
+        learn_from_traffic(made, engine, server.client, [], streams, budget_bytes, print)
+        ready.set()
+        made.run()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert ready.wait(60)
+    try:
+        yield
+    finally:
+        warmer[0].stop()
+        thread.join(60)
 
 
 def completion_body(
@@ -214,6 +245,7 @@ def server(
         settings=EngineSettings(store_dir=str(store_dir), ram_bytes=RAM_BYTES),
         extra=ENGINE_ARGUMENTS,
         kv_gib=1,
+        worker_key="of the tests",
     )
     with Engine(options) as engine:
         engine.wait_ready()

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcache.replay.blended import Blended
-from agentcache.replay.learn import Learner
 from agentcache.replay.live import run_live, summary
-from agentcache.replay.prompt import Prompter
-from tests.engine.serving import Server
+from tests.engine.serving import Server, learning
 from tests.replay.conftest import CODE, chat_request
 
 
@@ -25,15 +22,16 @@ def test_a_trace_is_measured_fast_and_exact(server: Server, folder: Path) -> Non
         "far too long " * 5000,
     ]
     requests = [chat_request(i, [{"role": "user", "content": text}]) for i, text in enumerate(asked)]
-    shadow = Blended(None, Learner(Prompter(folder).encode))
-    run = run_live(server.client, requests, folder, shadow=shadow)
+    with learning(server, str(folder)):
+        run = run_live(server.client, requests, folder)
     assert [pair.number for pair in run.pairs] == [0, 1]
     assert run.skipped == 1
     assert run.mismatched == 0
     first, second = run.pairs
     assert first.exact.reused_tokens == second.exact.reused_tokens == 0
     assert first.fast.reused_tokens > 200  # stored by the fixture
-    # the code in front was not stored: it was learned from the first request, and computed between the two
+    # the code in front was not stored: the worker has learned it from the first request, between the two
+    assert run.unsettled == 0
     assert second.fast.reused_tokens + second.fast.recomputed_tokens > first.fast.reused_tokens + 60
     result = summary(run)
     assert result["learned_tokens"] > 100

@@ -10,6 +10,7 @@
     POST /agentcache/notes     what requests left to learn since it was asked last    (the worker's key needed)
     POST /agentcache/weigh     {"weights": {id: weight}}: for eviction                (the worker's key needed)
     POST /agentcache/context   {"items": [reference, ...], "token_budget", "order"} -> source text, and what is warm
+    POST /agentcache/expect    {"tokens": [[id, ...], ...]}: text that will come soon, to be learned
     PUT  /agentcache/learned   what has been learned, shown in the status             (the worker's key needed)
 
 One file a group of routes, each with a `router`. Mounted only when allow-listed: `VLLM_PLUGINS=agentcache`.
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from agentcache.plugin.access import BodyLimit, KeyGuard, keys_of
 from agentcache.plugin.inline import InlineReferences
 from agentcache.plugin.navigation import Navigation
-from agentcache.plugin.routes import context, learn, status, warming
+from agentcache.plugin.routes import context, expect, learn, status, warming
 from agentcache.plugin.traffic import CountRequests, Traffic
 from agentcache.settings import EngineSettings
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import State
     from vllm.engine.protocol import EngineClient
 
-_GROUPS = (status, context, learn, warming)
+_GROUPS = (status, context, expect, learn, warming)
 
 
 class AgentCacheRoutes:

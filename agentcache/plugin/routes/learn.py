@@ -17,6 +17,7 @@ router = APIRouter(prefix="/agentcache", dependencies=[Depends(needs_key)])
 class Learned(BaseModel):
     """What the learner has. spans, tokens, bytes: of learned entries that exist; budget_bytes: they may take
     hits, hit_tokens: requests that reused one, and tokens of it, recomputed ones included
+    tokens_computed: by the engine for all that was learned since the worker began
     queued: spans that are still to be computed; evicted: that did not return
     handled: of the engine's notes, all whose spans exist or were given up; views: of files, that clients use
     """
@@ -28,6 +29,7 @@ class Learned(BaseModel):
     budget_bytes: int = 0
     hits: int = 0
     hit_tokens: int = 0
+    tokens_computed: int = 0
     queued: int = 0
     evicted: int = 0
     handled: int = 0
