@@ -18,6 +18,7 @@ from agentcache.context import Streams
 from agentcache.engine import Engine, EngineOptions
 from agentcache.engine_client import EngineClient
 from agentcache.entry import INDEX_DOMAIN, as_tokens, entries_of_stream, own_domain
+from agentcache.learn.attach import learn_from_traffic
 from agentcache.settings import EngineSettings
 from agentcache.warm.engine import RemoteEngine
 from agentcache.warm.warmer import Warmer
