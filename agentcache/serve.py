@@ -10,21 +10,25 @@ from pathlib import Path
 
 from agentcache.context import Streams
 from agentcache.context.streams import max_position
-from agentcache.engine import Engine, EngineOptions
+from agentcache.engine import EngineOptions
 from agentcache.engine_client import EngineClient
-from agentcache.errors import AgentCacheError, EngineError, UsageError
+from agentcache.errors import AgentCacheError, UsageError
+from agentcache.foreign import ForeignEngine
 from agentcache.indexer import Index
 from agentcache.learn.attach import learn_from_traffic
 from agentcache.models import resolve
-from agentcache.settings import EngineSettings
+from agentcache.settings import EngineSettings, worker_key
+from agentcache.supervisor import Supervisor
 from agentcache.warm import WarmItem
 from agentcache.warm.engine import RemoteEngine
 from agentcache.warm.progress import Progress
+from agentcache.warm.remote import streams_of
 from agentcache.warm.warmer import Warmer
 
 Say = Callable[[str], None]
 DEFAULT_PORT = 8100
 _DEFAULT_MAX_TOKENS = 8192
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,9 @@ class ServeOptions:
     roots: repositories to index and to warm; the rest as in EngineOptions
     warm: whether the repositories are kept warm; warm_bytes: of entries for that; None: most of the disk tier
     learn_bytes: of entries learned from traffic; 0: nothing is
+    engine_url: of a vLLM that runs already, with the plug-in; no engine is started then. There `model` only says where
+        the tokenizer lies, if that is not what the engine calls its model
+    api_key: what clients must send, "" nothing; grace_s: how long requests may take to end after Ctrl-C
     """
 
     model: str
@@ -49,31 +56,37 @@ class ServeOptions:
     warm: bool = True
     warm_bytes: int | None = None
     learn_bytes: int = 1_000_000_000
+    engine_url: str = ""
+    api_key: str = ""
+    grace_s: int = 10
+
+    def __post_init__(self) -> None:
+        if any(argument.partition("=")[0] == "--api-key" for argument in self.extra):
+            raise UsageError("give the key to serve itself: --api-key KEY before `--`, or AGENTCACHE_API_KEY")
+        if self.host not in _LOOPBACK and not self.api_key and not self.engine_url:
+            raise UsageError(
+                f"refusing to listen on {self.host} without a key; add --api-key or AGENTCACHE_API_KEY"
+            )
 
 
 class Server:
     """An engine with its indexes and warm worker. Use as a context manager; leaving it ends all of them."""
 
     def __init__(self, options: ServeOptions, say: Say, on_line: Callable[[str], None] | None = None) -> None:
-        if options.host not in ("127.0.0.1", "localhost", "::1") and "--api-key" not in options.extra:
-            raise UsageError(f"refusing to listen on {options.host} without a key; add `-- --api-key KEY`")
         self.options = options
         self._say = say
-        self.folder = options.folder or resolve(options.model)
+        self.model = options.model
+        self.folder = options.folder or ("" if options.engine_url else resolve(options.model))
         self.indexes = [open_index(root, say) for root in options.roots]
-        self.engine = Engine(
-            EngineOptions(
-                model=self.folder,
-                served_name=options.model,
-                host=options.host,
-                port=options.port,
-                kv_gib=options.kv_gib,
-                settings=replace(options.settings, roots=tuple(str(index.root) for index in self.indexes)),
-                extra=options.extra,
-                worker_key=secrets.token_hex(32),
-            ),
-            on_line,
-        )
+        self.engine: Supervisor | ForeignEngine
+        if options.engine_url:
+            self.engine = ForeignEngine(
+                options.engine_url, say, api_key=options.api_key, on_ready=self._try_blending
+            )
+        else:
+            self.engine = Supervisor(
+                self._engine_options(), say, on_line=on_line, on_ready=self._try_blending
+            )
         self.client: EngineClient = self.engine.client()
         self._warmer: Warmer | None = None
         self._told_warm = False
@@ -89,12 +102,33 @@ class Server:
     def wait_ready(self) -> None:
         """Return when the engine answers and has tried blending on itself. Raises EngineError."""
         self.engine.wait_ready()
-        verdict = self.client.selftest()
+        if self.options.engine_url:
+            self.model = self.client.status()["model"]
+
+    def _engine_options(self) -> EngineOptions:
+        options = self.options
+        return EngineOptions(
+            model=self.folder,
+            served_name=options.model,
+            host=options.host,
+            port=options.port,
+            kv_gib=options.kv_gib,
+            settings=replace(options.settings, roots=tuple(str(index.root) for index in self.indexes)),
+            extra=options.extra,
+            worker_key=secrets.token_hex(32),
+            api_key=options.api_key,
+            grace_s=options.grace_s,
+        )
+
+    def _try_blending(self, client: EngineClient) -> None:
+        verdict = client.selftest()
         if not verdict["ok"]:
             self._say(f"note: requests are served without blending: {verdict['reason']}")
 
     def streams(self) -> Streams:
         """The served model's tokenizer, with the engine's limit on a prompt."""
+        if self.options.engine_url:
+            return streams_of(self.client, self.model, self.options.model)
         return self.offline_streams(self._max_model_len())
 
     def offline_streams(self, max_model_len: int) -> Streams:
@@ -112,7 +146,7 @@ class Server:
     ) -> Warmer:
         """Once the engine answers."""
         options, streams = self.options, self.streams()
-        engine = RemoteEngine(self.client, options.model)
+        engine = RemoteEngine(self.client, self.model)
         self._warmer = Warmer(
             engine,
             self.indexes if options.warm else [],
@@ -121,7 +155,7 @@ class Server:
             on_progress=on_progress,
             on_status=self._say,
         )
-        if learn and options.learn_bytes:
+        if learn and options.learn_bytes and (not options.engine_url or worker_key()):
             learn_from_traffic(
                 self._warmer, engine, self.client, self.indexes, streams, options.learn_bytes, self._say
             )
@@ -136,17 +170,10 @@ class Server:
 
     def _background(self) -> None:
         try:
-            self._make_warmer(self._tell_warm, learn=True).run(self._engine_is_back)
+            self._make_warmer(self._tell_warm, learn=True).run(self.engine.came_back)
         except AgentCacheError as error:
             if not self._closing.is_set():
                 self._say(f"warming stopped: {error}")
-
-    def _engine_is_back(self) -> bool:
-        """Wait for an engine that is started again; False if the server ends meanwhile."""
-        while not self._closing.wait(0.5):
-            if self.client.healthy():
-                return True
-        return False
 
     def _tell_warm(self, progress: Progress) -> None:
         """Say once that everything is warm."""
@@ -159,22 +186,22 @@ class Server:
             )
 
     def wait_ended(self) -> None:
-        """Return never while the engine lives. Raises EngineError when it ends."""
-        while self.engine.alive():
-            self._closing.wait(0.5)
-        raise EngineError(f"the engine ended: {self.engine.why()}")
+        """Return never while the engine lives or comes back. Raises EngineError when it crashed too often."""
+        self.engine.wait_ended()
 
     def stop(self) -> None:
-        """End warming, watching and the engine."""
+        """End warming, watching and the engine, which lets requests end first; Ctrl-C meanwhile ends it at once."""
         self._closing.set()
         if self._warmer is not None:
             self._warmer.stop()
-        self.engine.stop()
-        for thread in self._threads:
-            thread.join(10.0)
-        self.client.close()
-        for index in self.indexes:
-            index.close()
+        try:
+            self.engine.stop()
+        finally:
+            for thread in self._threads:
+                thread.join(10.0)
+            self.client.close()
+            for index in self.indexes:
+                index.close()
 
     def _max_model_len(self) -> int:
         models = self.client.get("/v1/models")["data"]

@@ -69,6 +69,7 @@ class Supervisor:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="supervisor", daemon=True)
         self.restarts = 0
+        self._restarts_told = 0
         try:
             self._engine = Engine(self._options, on_line, self._listening)
             self._standin.start()
@@ -84,18 +85,19 @@ class Supervisor:
         self._make_ready()
         self._thread.start()
 
-    def came_back(self, restarts: int) -> bool:
-        """Whether the engine that had been started `restarts` times is gone, and another one answers now.
+    def came_back(self) -> bool:
+        """Asked when something went wrong: whether the engine has crashed since the last time, and answers again now.
 
-        Waits for it. False if that engine is well, so that whatever went wrong is no crash, or when `stop` was called.
-        Raises EngineError when restarting was given up.
+        Waits for that. False if it is well, so that whatever went wrong is no crash, and when `stop` was called. Raises
+        EngineError when restarting was given up.
         """
         deadline = time.monotonic() + _NOTICE_S
         with self._state:
             while not self._closing.is_set():
                 if self._failure is not None:
                     raise self._failure
-                if self._is_up and self.restarts != restarts:
+                if self._is_up and self.restarts != self._restarts_told:
+                    self._restarts_told = self.restarts
                     return True
                 if self._is_up and time.monotonic() > deadline:
                     return False

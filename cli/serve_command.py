@@ -8,17 +8,29 @@ from typing import Annotated
 
 import typer
 
+from agentcache.cli.passing import PassingCommand, passed_on
+
+DEFAULT_MODEL = "smollm2-135m"
 MODEL_HELP = "A registered name (smollm2-135m), a local folder, or a hub id."
 
 
 def register(app: typer.Typer) -> None:
-    app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": False})(serve)
+    app.command(cls=PassingCommand)(serve)
 
 
 def serve(
     context: typer.Context,
-    path: Annotated[Path | None, typer.Argument(help="Repository to index and keep warm.")] = None,
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "smollm2-135m",
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="PATH", help="Repositories to index and keep warm.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help=f"{MODEL_HELP} Default: {DEFAULT_MODEL}, or the engine's with --engine-url.",
+            show_default=False,
+        ),
+    ] = "",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port for every API.", min=0, max=65535)] = 8100,
     mode: Annotated[str, typer.Option(help="What a request gets that does not ask: fast or exact.")] = "fast",
@@ -35,16 +47,40 @@ def serve(
         str,
         typer.Option(help="Most bytes learned from traffic: prompts that come back, answers; 0: nothing."),
     ] = "1GB",
+    engine_url: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Start no engine: use the vLLM that runs there with agentcache's plug-in, and its settings.",
+        ),
+    ] = "",
+    api_key: Annotated[
+        str,
+        typer.Option(
+            envvar="AGENTCACHE_API_KEY",
+            help="Key that clients must send. Others on this machine see it in `ps` unless it is in the environment.",
+            show_envvar=True,
+        ),
+    ] = "",
+    max_body: Annotated[str, typer.Option(help="Larger request bodies are refused.")] = "64MB",
+    grace: Annotated[
+        int,
+        typer.Option(help="Seconds that requests may still take after Ctrl-C; a second one ends all.", min=0),
+    ] = 10,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show vLLM's own log.")] = False,
 ) -> None:
-    """Start vLLM with agentcache, index PATH, and keep its caches warm. Arguments after `--` go to vLLM."""
+    """Start vLLM with agentcache, index each PATH, and keep its caches warm. Arguments after `--` go to vLLM."""
     from agentcache.cli.model_commands import progress_shown
-    from agentcache.engine import split_extra
+    from agentcache.errors import UsageError
     from agentcache.models import resolve
     from agentcache.serve import ServeOptions, Server
     from agentcache.settings import EngineSettings
     from agentcache.store.units import parse_bytes
 
+    if engine_url and passed_on(context):
+        raise UsageError(
+            "arguments after `--` are for an engine that serve starts; with --engine-url there is none"
+        )
     settings = EngineSettings(
         mode=mode,  # type: ignore[arg-type]
         ram_bytes=parse_bytes(ram),
@@ -52,26 +88,39 @@ def serve(
         boundary_tokens=boundary_tokens,
         disk_codec=disk_codec,
         remote_url=remote,
+        max_body_bytes=parse_bytes(max_body),
     )
-    with progress_shown(model) as progress:
-        folder = resolve(model, progress)
+    folder = ""
+    if not engine_url:
+        model = model or DEFAULT_MODEL
+        with progress_shown(model) as progress:
+            folder = resolve(model, progress)
     options = ServeOptions(
         model=model,
         folder=folder,
-        roots=(path,) if path is not None else (),
+        roots=tuple(dict.fromkeys(paths or ())),
         host=host,
         port=port,
         kv_gib=kv_space,
         settings=settings,
-        extra=split_extra(context.args),
+        extra=passed_on(context),
         warm=warm,
         learn_bytes=parse_bytes(learn_budget),
+        engine_url=engine_url,
+        api_key=api_key,
+        grace_s=grace,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     with Server(options, typer.echo, typer.echo if verbose else None) as server:
-        typer.echo(f"engine: starting {model} on port {server.engine.port} (about half a minute)")
+        if not engine_url:
+            typer.echo(f"engine: starting {model} at {server.engine.url} (about half a minute)")
         server.wait_ready()
         typer.echo(f"ready: OpenAI base URL {server.engine.url}/v1, Anthropic base URL {server.engine.url}")
         if options.warm or options.learn_bytes:
             server.start_background()
-        server.wait_ended()
+        try:
+            server.wait_ended()
+        except KeyboardInterrupt:
+            if not engine_url:
+                typer.echo(f"ending: requests in flight have {grace} s; Ctrl-C again ends them at once")
+            raise
