@@ -32,7 +32,11 @@ TEXT_FIELDS: Mapping[str, tuple[str, ...]] = {
 }
 """Paths of the APIs that have messages, and where in their bodies text stands."""
 
-_REFERENCE = re.compile(r"(?P<slashes>\\*)" + re.escape(OPENING) + r"(?:(?P<reference>[^\n]*?)\}\})?")
+_REFERENCE = re.compile(
+    r"(?P<slashes>\\*){opening}(?:(?P<reference>(?:(?!{opening})[^\n])*?)\}}\}})?".format(
+        opening=re.escape(OPENING)
+    )
+)
 _TOOL_ROLES = ("tool", "function")
 
 
@@ -45,12 +49,10 @@ class Inliner:
         self._num_references = 0
         self._num_bytes = 0
 
-    def body(self, path: str, body: Any) -> Any:
+    def body(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """A request's JSON with its references replaced; `path` is one of `TEXT_FIELDS`. Raises ReferenceError_."""
-        if not isinstance(body, dict):
-            return body
         return body | {
-            field: self._content(body[field], field == "messages" or field == "input")
+            field: self._content(body[field], of_messages=field in ("messages", "input"))
             for field in TEXT_FIELDS[path]
             if field in body
         }

@@ -62,10 +62,12 @@ class InlineReferences:
 
 
 def _inlined(path: str, body: bytes, resolve: Callable[[str], str]) -> bytes | None:
-    """The body with its references replaced; None if it is no JSON, which vLLM says better."""
+    """The body with its references replaced; None if it is no JSON object, which vLLM says better."""
     try:
         parsed = json.loads(body)
     except (ValueError, RecursionError):
+        return None
+    if not isinstance(parsed, dict):
         return None
     return json.dumps(Inliner(resolve).body(path, parsed)).encode()
 
