@@ -67,8 +67,8 @@ class Bench:
         self.options = EngineOptions(
             model,
             SERVED,
-            kv_gib=2,
-            settings=EngineSettings(store_dir=str(folder / "store"), ram_bytes=4 * GIB),
+            kv_gib=1,
+            settings=EngineSettings(store_dir=str(folder / "store"), ram_bytes=2 * GIB),
             extra=("--max-model-len", str(MAX_TOKENS), "--no-enable-log-requests"),
             worker_key=secrets.token_hex(16),
         )
@@ -342,7 +342,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=PARTS, choices=PARTS)
     parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     args = parser.parse_args()
-    model = resolve(args.model)
+    model = os.path.realpath(resolve(args.model))
     streams = Streams(model, 1 << 20)
     small = choose(streams, range(700, 1800), 16)
     cold = choose(streams, range(2500, 6000), 10, small)

@@ -42,8 +42,12 @@ class WarmEngine(Protocol):
         """Delete entries; False if the engine does not let us."""
         ...
 
-    def report(self, progress: Mapping[str, Any]) -> None:
-        """Show this in the engine's status."""
+    def report(self, progress: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Show this in the engine's status. Returns what it wants to be told (`agentcache.warm.shown`)."""
+        ...
+
+    def tell(self, told: Mapping[str, Any]) -> None:
+        """Answer that."""
         ...
 
 
@@ -105,5 +109,12 @@ class RemoteEngine:
             raise
         return int(answer["last"]), answer["requests"]
 
-    def report(self, progress: Mapping[str, Any]) -> None:
-        self._client.report_warmth(progress)
+    def report(self, progress: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._client.report_warmth(progress)
+
+    def tell(self, told: Mapping[str, Any]) -> None:
+        try:
+            self._client.tell(told)
+        except EngineError as error:
+            if " 403 " not in f"{error} ":
+                raise

@@ -170,6 +170,11 @@ class IndexSource:
 
     # progress
 
+    @property
+    def kept(self) -> Kept:
+        """Which entries stand for what. Not to be changed."""
+        return self._kept
+
     def num_blocks(self) -> int:
         return self._num_blocks
 

@@ -60,7 +60,8 @@ class Pace:
         if not self.rate:
             return FIRST_STEP_TOKENS
         if traffic.idle_s > _SHARED_FOR_S:
-            seconds = _QUIET_STEP_S
+            # Edits come in rows: the next one does not wait long for what the last one left to do.
+            seconds = _URGENT_STEP_S if urgency == Urgency.REFRESH else _QUIET_STEP_S
         else:
             seconds = _URGENT_STEP_S if urgency <= URGENT else _SHARED_STEP_S
         return int(min(MAX_STEP_TOKENS, max(MIN_STEP_TOKENS, self.rate * seconds)))

@@ -153,7 +153,7 @@ class WarmService:
         return True
 
     def _notice(self, traffic: Traffic) -> None:
-        if traffic.requests != self._requests_seen:
+        if traffic.requests != self._requests_seen and not traffic.running:
             self._requests_seen = traffic.requests
             if self._on_traffic is not None:
                 self._on_traffic(traffic)

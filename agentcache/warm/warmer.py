@@ -16,6 +16,7 @@ from agentcache.warm.pace import Traffic
 from agentcache.warm.progress import Progress
 from agentcache.warm.queue import WarmItem
 from agentcache.warm.service import WarmService
+from agentcache.warm.shown import Answers
 from agentcache.warm.weights import Weights
 
 
@@ -55,6 +56,7 @@ class Warmer:
         for source in self.sources:
             self.service.add_source(source)
         self._answered = 0
+        self._answers = Answers(self.sources)
 
     @property
     def progress(self) -> Progress:
@@ -62,6 +64,7 @@ class Warmer:
 
     def add_source(self, source: Source) -> None:
         """Work for this one, too."""
+        self._answers.add(source)
         self.service.add_source(source)
 
     def run_once(self) -> Progress:
@@ -139,6 +142,8 @@ class Warmer:
         edits = [source.last_edit for source in self.sources if source.last_edit is not None]
         progress.last_edit = max(edits, key=lambda edit: edit.at, default=None)
         roots = [str(source.index.root) for source in self.sources]
-        self._engine.report({"roots": roots, **progress.to_dict()})
+        wants = self._engine.report({"roots": roots, **progress.to_dict()})
+        if told := self._answers.to(wants):
+            self._engine.tell(told)
         if self._on_progress is not None:
             self._on_progress(progress)
