@@ -194,6 +194,7 @@ def command(options: EngineOptions, port: int, descriptor: int) -> list[str]:
         base += ["--middleware", "agentcache.plugin.access.AcceptXApiKey"]
     if options.settings is not None:
         base += ["--scheduling-policy", "priority"]  # agents before the warm worker
+        base += ["--enable-prompt-tokens-details"]  # what was reused, in every answer's usage
         base += ["--kv-transfer-config", json.dumps(transfer_config(options.settings))]
     return [*base, *options.extra]
 

@@ -84,8 +84,15 @@ class EngineClient:
         """Have the engine try blending against its own full prefill: a verdict (`agentcache.quality.selftest`)."""
         return self._json("POST", "/agentcache/selftest")
 
-    def report_warmth(self, warmth: Mapping[str, Any]) -> None:
-        self._json("PUT", "/agentcache/warm", dict(warmth))
+    def report_warmth(self, warmth: Mapping[str, Any]) -> dict[str, Any]:
+        """Show how far warming is. Returns what the server wants to be told: `names` of entries, `files` or not."""
+        answer = self._json("PUT", "/agentcache/warm", dict(warmth))
+        wants: dict[str, Any] = answer.get("wants", {})
+        return wants
+
+    def tell(self, told: Mapping[str, Any]) -> None:
+        """Answer what the server wanted."""
+        self._json("PUT", "/agentcache/told", dict(told))
 
     def precompute(
         self,

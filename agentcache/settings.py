@@ -42,6 +42,8 @@ class EngineSettings:
     remote_url: where entries are shared with other machines (agentcache.store.buckets); "": nowhere
     roots: folders whose index the server's routes and chat references may read; no request can add one
     max_body_bytes: a larger request body is refused (413)
+    shadow: share of blended requests that are repeated as `exact` in idle time, to watch the drift
+    shadow_max_kl: nats; a larger mean over the latest of them ends blending (agentcache.observe.drift)
     """
 
     mode: Mode = "fast"
@@ -58,6 +60,8 @@ class EngineSettings:
     remote_codec: str = "raw"
     max_body_bytes: int = 64 << 20
     roots: tuple[str, ...] = ()
+    shadow: float = 0.0
+    shadow_max_kl: float = 0.1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "roots", tuple(self.roots))  # a list, where it was JSON
@@ -73,6 +77,10 @@ class EngineSettings:
         ):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative")
+        if not 0 <= self.shadow <= 1:
+            raise UsageError(f"the shadow share must be between 0 and 1, not {self.shadow:g}")
+        if self.shadow_max_kl < 0:
+            raise UsageError("the largest KL of the shadow must not be negative")
         _ = self.policy
         for codec in (self.disk_codec, self.remote_codec):
             if codec not in CODEC_NAMES:

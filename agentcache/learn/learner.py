@@ -9,7 +9,7 @@ that was seen once comes behind them, in the class of touched files, and never h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Protocol
@@ -240,6 +240,10 @@ class Learner:
             self._matcher.remove(id)
 
     # what is shown
+
+    def names(self, entry_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """What its entries are called in the request log (`agentcache.warm.shown.NamesEntries`)."""
+        return {id: {"learned": "learned text"} for id in entry_ids if id in self.ledger}
 
     def state(self) -> dict[str, Any]:
         """Body of `PUT /agentcache/learned`, but its views."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 from agentcache.context import Streams
 from agentcache.entry import Tokens
@@ -111,6 +112,15 @@ class ViewSource:
             self._want((path, view), _Rank.SHOWN)
             for other in self.index.neighbours(path, _NEIGHBOURS):
                 self._want((other, view), _Rank.NEIGHBOUR)
+
+    def names(self, entry_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """What its entries are called in the request log (`agentcache.warm.shown.NamesEntries`)."""
+        wanted = set(entry_ids)
+        return {
+            entry: {"path": path, "learned": f"shown as {view.name}"}
+            for (path, view), shown in self._files.items()
+            for entry in wanted & shown.entries.keys()
+        }
 
     def _want_all(self, view: View) -> None:
         self._importance = self.index.importance()

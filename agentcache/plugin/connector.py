@@ -19,6 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from agentcache.errors import AgentCacheError
 from agentcache.plugin import process
 from agentcache.plugin.messages import StepMetadata, WorkerReport
+from agentcache.plugin.stats import RequestStats
 from agentcache.plugin.support import engine_facts, layout_of, why_unsupported
 from agentcache.plugin.worker import WorkerHalf
 from agentcache.settings import EngineSettings, worker_key
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     import torch
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -102,6 +104,7 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
                 self._scheduler.reach = Reach(store, self._scheduler.rate)
                 process.on_evict(self._scheduler.forget)
                 process.on_add(self._scheduler.learn_soon)
+                self._scheduler.account.tiers = lambda: store.stats().to_dict()["tiers"]
         if unsupported:
             logger.warning("agentcache: this model is served without blending: %s", unsupported)
 
@@ -196,6 +199,28 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
                 logger.exception("agentcache: blending is paused until restart; requests are prefilled")
             self._scheduler.pause(f"blending paused: {type(error).__name__}: {error}")
             return otherwise
+
+    def get_kv_connector_stats(self) -> RequestStats | None:
+        if self._scheduler is None:
+            return None
+        news = self._try(lambda half: half.account.take(), None)
+        return RequestStats(news) if news is not None else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> RequestStats:
+        return RequestStats.totals(data) if data else RequestStats()
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> KVConnectorPromMetrics:
+        from agentcache.plugin.metrics import Metrics
+
+        return Metrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
         process.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 
 from agentcache.entry import EntryInfo, Tokens
 from agentcache.learn.note import Note
+from agentcache.observe.prompts import Parting
 from agentcache.plan.types import Plan
 
 
@@ -36,6 +38,15 @@ class StoreOp:
     info: EntryInfo
 
 
+class SpanRecord(NamedTuple):
+    """Prompt positions [start, stop) came from an entry; `recomputed` of them were computed again."""
+
+    start: int
+    stop: int
+    entry: str
+    recomputed: int
+
+
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
     """One finished request in tokens; prefix_hit + reused + recomputed + computed == prompt.
@@ -48,6 +59,10 @@ class RequestRecord:
     load_s, recompute_s: seconds spent loading entries into pages, and in virtual requests
     finished_at: seconds since the epoch
     entries: ids of the entries it reused, in prompt order
+    arrived_at: seconds since the epoch, as the API server saw it; queue_s: from then until it was admitted
+    ttft_s: from then until its first token left the engine, None if it was aborted before; output_tokens: generated
+    placed: the spans by place, the first `agentcache.plugin.account.MAX_SPANS`; the worker half gets none
+    parting: where it stopped being what an earlier prompt was, None if it did not; the worker half is not told
     """
 
     request_id: str
@@ -63,6 +78,22 @@ class RequestRecord:
     recompute_s: float
     finished_at: float
     entries: tuple[str, ...] = ()
+    arrived_at: float = 0.0
+    queue_s: float = 0.0
+    ttft_s: float | None = None
+    output_tokens: int = 0
+    placed: tuple[SpanRecord, ...] = ()
+    parting: Parting | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON has it; `entries` are in `placed`."""
+        parting = asdict(self.parting) if self.parting is not None else None
+        return {**self.summary(), "placed": [list(span) for span in self.placed], "parting": parting}
+
+    def summary(self) -> dict[str, Any]:
+        """What it cost and took, without what it said and reused."""
+        hidden = ("entries", "placed", "parting")
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in hidden}
 
     def with_load(self, blended: Blended) -> RequestRecord:
         """The record of a plan, corrected by what its execution took."""

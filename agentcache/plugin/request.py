@@ -2,6 +2,7 @@
 
     {"agentcache": {"mode": "fast" | "exact", "strategy": NAME, "boundary_tokens": N, "budget": SHARE}}
     {"agentcache": {"store": {"cuts": [0, 120, 431], "domain": "index"}}}          the warm worker's
+    {"agentcache": {"mode": "exact", "quiet": true}}                               the drift watch's
 
 `cuts` are token offsets in the prompt, ascending: every interval between two of them becomes one entry, behind all
 tokens before it. Entries live in domains: `index` is the repositories' and every request sees it; `own`, the
@@ -35,6 +36,7 @@ class Wish:
     salt: the user's `cache_salt`, "" if none
     policy: what is recomputed if it is blended
     cuts, store_domain: entries to make of it and where; no cuts: none
+    quiet: nobody's: it waits for agents, is not counted, noted or remembered
     explicit: it named agentcache in its parameters, so its counters are sent back
     """
 
@@ -43,7 +45,18 @@ class Wish:
     policy: RecomputePolicy
     cuts: tuple[int, ...] = ()
     store_domain: str = INDEX_DOMAIN
+    quiet: bool = False
     explicit: bool = False
+
+    @property
+    def background(self) -> bool:
+        """Whether nobody waits for it: it begins when nobody else does."""
+        return self.quiet or bool(self.cuts)
+
+    @property
+    def page_namespace(self) -> str:
+        """Requests with an equal one share pages in vLLM's prefix cache."""
+        return self.salt if self.page_salt is None else self.page_salt
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -66,7 +79,7 @@ def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: Engi
         return Wish(settings.mode, salt or "", policy)
     if not isinstance(given, Mapping):
         raise BadRequest("agentcache parameters must be an object")
-    unknown = set(given) - {"mode", "store", *POLICY_NAMES}
+    unknown = set(given) - {"mode", "store", "quiet", *POLICY_NAMES}
     if unknown:
         raise BadRequest(f"unknown agentcache parameter {min(unknown)!r}")
     mode = given.get("mode", settings.mode)
@@ -78,7 +91,10 @@ def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: Engi
         policy = replace(policy, **{name: given[name] for name in POLICY_NAMES if name in given})
     except (TypeError, ValueError) as error:
         raise BadRequest(str(error)) from error
-    return Wish("exact" if cuts else mode, salt or "", policy, cuts, domain, explicit=True)
+    quiet = given.get("quiet", False)
+    if not isinstance(quiet, bool):
+        raise BadRequest("quiet must be true or false")
+    return Wish("exact" if cuts else mode, salt or "", policy, cuts, domain, quiet, explicit=True)
 
 
 def _cuts(store: Any) -> tuple[int, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from agentcache.match import Matcher
 from agentcache.plan import STRATEGIES, RecomputePolicy, make_plan
 from agentcache.plan.planner import allowance
 from agentcache.plan.types import Plan, Span
+from agentcache.plugin.account import Account
 from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
 from agentcache.plugin.reach import Fetch, PrefillRate, Reach
 from agentcache.plugin.request import BadRequest, Wish, read_wish
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
+logger = logging.getLogger("vllm.agentcache")
 _LEARNED_AT_ONCE = 100
 """Entries: a match waits for so many at most while a large store is being learned."""
 _FETCH_LOOK_S = 0.002
@@ -75,6 +78,7 @@ class SchedulerHalf:
         self.step_tokens = sys.maxsize
         self.rate = PrefillRate()
         self.reach: Reach | None = None
+        self.account = Account(settings.shadow)
         self._live: dict[str, _Live] = {}
         self._loads: list[LoadOp] = []
         self._finished: list[RequestRecord] = []
@@ -176,8 +180,8 @@ class SchedulerHalf:
             return 0
         live.candidate = None
         live.prefix_hit = num_computed
-        if live.wish.cuts and self._agents_are_served():
-            return None  # the warm worker's: it begins when nobody else waits
+        if live.wish.background and self._agents_are_served():
+            return None  # it begins when nobody else waits
         if live.fallback or self.unsupported or (live.wish.mode == "exact" and not live.wish.cuts):
             return 0
         if self._hit_is_being_computed(live, num_computed) or self._is_fetching(live):
@@ -216,7 +220,7 @@ class SchedulerHalf:
 
     def _agents_are_served(self) -> bool:
         """Whether a request that somebody waits for is in the engine."""
-        return any(not live.wish.cuts and not live.request.resumable for live in self._live.values())
+        return any(not live.wish.background and not live.request.resumable for live in self._live.values())
 
     def _is_fetching(self, live: _Live) -> bool:
         """Whether what it waits for is still on its way. Others are served meanwhile."""
@@ -271,6 +275,8 @@ class SchedulerHalf:
         live.plan, live.candidate = (live.candidate if num_external else None), None
         if first_time:
             self._note_prompt(live)
+            if not live.wish.background:
+                self._open_account(live)
         if not num_external:
             return
         start = live.prefix_hit
@@ -289,6 +295,8 @@ class SchedulerHalf:
         metadata = StepMetadata(self._loads, [], self._finished, self._notes)
         if self.reach is not None:
             metadata.reasons = self.reach.take_reasons()
+            self.account.reasons.update(metadata.reasons)
+        self.account.step()
         self._loads, self._finished, self._notes = [], [], []
         return metadata
 
@@ -323,6 +331,7 @@ class SchedulerHalf:
         self._drop_evicted()  # before what was lost and has been computed again is learned again
         for info in report.stored:
             self.learn(info)
+        self.account.loaded(report.blended, report.reasons)
         for request_id, blended in report.blended.items():
             if request_id in self._live:
                 self._live[request_id].blended = blended
@@ -336,18 +345,28 @@ class SchedulerHalf:
             return None
         self._note_answer(live)
         record = self._record(live)
-        if live.admitted and not live.wish.cuts:
+        if live.admitted and not live.wish.background:
+            record = self.account.finished(record, live.plan, live.blended)
             self._finished.append(record)  # the worker half adds what the load took
         if not live.wish.explicit:
             return None
         # A request that ends in the step of its load is reported on after it is gone: its answer tells the plan.
         return {"agentcache": _public(record.with_load(live.blended) if live.blended else record)}
 
+    def _open_account(self, live: _Live) -> None:
+        try:
+            self.account.admitted(live.request, live.wish.page_namespace)
+            self.account.claim(live.request, self._record(live).reused_tokens)
+        except Exception:  # a request is worth more than its entry in the books
+            logger.exception("agentcache: a request is not accounted for")
+
     # learning
 
     def _is_noted(self, live: _Live) -> bool:
         """Not what asks to be left alone, not what makes entries, and nothing that could not be blended anyway."""
-        return self.noting and live.wish.mode == "fast" and not live.fallback and not self.unsupported
+        if live.wish.background or not self.noting:
+            return False
+        return live.wish.mode == "fast" and not live.fallback and not self.unsupported
 
     def _note_prompt(self, live: _Live) -> None:
         """Note what the request found nowhere: tokens alone, so that they can be computed by themselves."""
@@ -414,6 +433,6 @@ def _count_inside(plan: Plan, prompt: int) -> int:
 
 def _public(record: RequestRecord) -> dict[str, Any]:
     """What the request's own client is told."""
-    fields = asdict(record)
-    del fields["request_id"], fields["finished_at"], fields["entries"]
+    fields = record.summary()
+    del fields["request_id"], fields["finished_at"], fields["arrived_at"]
     return fields

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from agentcache.blend.executor import BlendExecutor, BlendResult, Job
@@ -299,9 +298,7 @@ class WorkerHalf:
 
 def _shown(record: RequestRecord) -> dict[str, Any]:
     """A record in the status; what it reused is asked for by itself."""
-    fields = asdict(record)
-    del fields["entries"]
-    return fields
+    return record.summary()
 
 
 TOTALS = (

@@ -2,6 +2,9 @@
 
     GET  /agentcache/status    counters, tiers, warmth, as JSON
     POST /agentcache/missing   {"entries": [id, ...]} -> {"missing": [id, ...]}
+    GET  /agentcache/requests  the latest requests: tokens, times, what they reused, what broke their prefixes
+    GET  /agentcache/blocks    the indexed files, and how warm they are
+    PUT  /agentcache/told      names of entries, files: what the warm worker was asked (the worker's key needed)
     PUT  /agentcache/warm      the warm worker's progress, shown in the status
     GET  /agentcache/traffic   agents' requests, for the warm worker
     GET  /agentcache/touched   entries they reused                                    (the worker's key needed)
@@ -21,21 +24,23 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from agentcache.plugin import frontend
 from agentcache.plugin.access import BodyLimit, KeyGuard, keys_of
 from agentcache.plugin.inline import InlineReferences
 from agentcache.plugin.navigation import Navigation
-from agentcache.plugin.routes import context, expect, learn, status, warming
+from agentcache.plugin.routes import context, expect, learn, requests, status, warming
 from agentcache.plugin.traffic import CountRequests, Traffic
 from agentcache.settings import EngineSettings
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable, Sequence
 
     from fastapi import FastAPI
     from starlette.datastructures import State
     from vllm.engine.protocol import EngineClient
 
-_GROUPS = (status, context, expect, learn, warming)
+_GROUPS = (status, context, expect, learn, warming, requests)
 
 
 class AgentCacheRoutes:
@@ -59,7 +64,15 @@ class AgentCacheRoutes:
         state.agentcache_navigation = Navigation(_settings(args), engine_client)
         state.agentcache_warmth = status.Warmth()
         state.agentcache_learned = learn.Learned()
+        state.agentcache_shown = requests.Shown()
+        if engine_client is not None:
+            frontend.LOG.decode = _decoder(engine_client)
         state.agentcache_model = (args.served_model_name or [args.model])[0]
+
+
+def _decoder(engine: EngineClient) -> Callable[[Sequence[int]], str]:
+    tokenizer = engine.get_tokenizer()
+    return lambda tokens: tokenizer.decode(list(tokens), skip_special_tokens=False)
 
 
 def _settings(args: Namespace) -> EngineSettings:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from agentcache import __version__
+from agentcache.plugin import frontend
 from agentcache.plugin.routes.ask import ask, ask_ranks
 from agentcache.plugin.rpc import MISSING, SELFTEST, STATUS
 
@@ -72,7 +73,9 @@ async def selftest(request: Request) -> dict[str, Any]:
 
 
 @router.put("/warm")
-async def report_warmth(request: Request, body: Warmth) -> dict[str, str]:
-    """The warm worker tells how far it is."""
+async def report_warmth(request: Request, body: Warmth) -> dict[str, Any]:
+    """The warm worker tells how far it is. `wants`: what it is asked for; it answers with `PUT /agentcache/told`."""
     request.app.state.agentcache_warmth = body
-    return {"status": "ok"}
+    if frontend.METRICS is not None:
+        frontend.METRICS.warmth(body.blocks, body.warm_blocks, body.queue)
+    return {"status": "ok", "wants": request.app.state.agentcache_shown.wants()}

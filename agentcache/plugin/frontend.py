@@ -1,0 +1,25 @@
+"""What the API server's process knows: the latest requests, names, samples to repeat. Fed by vLLM's statistics."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from agentcache.observe.log import RequestLog
+from agentcache.observe.names import Names
+
+if TYPE_CHECKING:
+    from agentcache.plugin.metrics import Metrics
+
+LOG = RequestLog()
+NAMES = Names()
+SAMPLES: deque[dict[str, Any]] = deque(maxlen=4)
+"""Prompts to be repeated, as token ids; the latest push out the oldest."""
+METRICS: Metrics | None = None
+
+
+def receive(news: dict[str, Any]) -> None:
+    """News of an engine's scheduler half (`Account.take`)."""
+    for record in news["requests"]:
+        LOG.add(record)
+    SAMPLES.extend(news["samples"])
