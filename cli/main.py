@@ -11,6 +11,7 @@ from agentcache.cli import (
     demo_command,
     doctor_command,
     index_commands,
+    mcp_command,
     model_commands,
     plan_command,
     record_command,
@@ -57,6 +58,7 @@ for module in (
     plan_command,
     record_command,
     warm_command,
+    mcp_command,
 ):
     module.register(app)
 

@@ -12,7 +12,7 @@ from agentcache.context.pick import pick
 from agentcache.context.roots import Root, Roots
 from agentcache.context.streams import Streams
 from agentcache.context.warmth import EngineView, FileBlocks, warm_blocks
-from agentcache.errors import UsageError
+from agentcache.errors import EngineError, UsageError
 from agentcache.indexer import Block
 
 Order = Literal["given", "stable", "importance"]
@@ -31,7 +31,7 @@ class Item:
     start_line, end_line: both belong to it; an empty file has lines 1 to 0
     text: as it is cached: bytes that are no UTF-8 are U+FFFD, nothing else differs from the file
     tokens: of the text by itself; blocks: their ids, in file order
-    warm: whether nothing of it need be computed; None where no engine was asked
+    warm: whether nothing of it need be computed; None where no engine was asked, or it did not answer
     """
 
     ref: str
@@ -234,7 +234,10 @@ class Context:
             key = (each.item.root, each.item.path)
             before = files[key].wanted if key in files else frozenset()
             files[key] = FileBlocks(each.data, each.blocks, before | frozenset(each.item.blocks))
-        warm = warm_blocks(self._engine, files.values())
+        try:
+            warm = warm_blocks(self._engine, files.values())
+        except EngineError:
+            return tuple(items)  # what is not known of the engine keeps nobody from reading
         return tuple(replace(item, warm=warm.issuperset(item.blocks)) for item in items)
 
 

@@ -60,7 +60,7 @@ def _named(reference: Reference, blocks: Sequence[Block], root: Root) -> tuple[r
     if len(found) > 1:
         named = [_candidate(reference, blocks[at]) for at in found]
         raise ReferenceError_(f"{shown(str(reference))} is ambiguous: {listed(named)}; say which")
-    return _whole(found[0], blocks), blocks[found[0]].qualified_name or name
+    return whole(found[0], blocks), blocks[found[0]].qualified_name or name
 
 
 def _candidate(reference: Reference, block: Block) -> str:
@@ -69,7 +69,7 @@ def _candidate(reference: Reference, block: Block) -> str:
     return f"{exact} ({block.qualified_name})" if block.qualified_name != reference.name else str(exact)
 
 
-def _whole(at: int, blocks: Sequence[Block]) -> range:
+def whole(at: int, blocks: Sequence[Block]) -> range:
     """The block at `at`, and if it is the head of a class or the like, what follows in its scope."""
     head = blocks[at]
     stop = at + 1
