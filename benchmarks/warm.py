@@ -55,7 +55,7 @@ PARTS = ("throughput", "edits", "agents", "restart")
 class Bench:
     """A server on a store of its own, a folder of files, their index, and how to make a worker for them."""
 
-    def __init__(self, folder: Path, model: str, files: Sequence[Path]) -> None:
+    def __init__(self, folder: Path, model: str, files: Sequence[Path], eager: bool) -> None:
         self.root = folder / "repository"
         self.root.mkdir()
         for file in files:
@@ -69,7 +69,7 @@ class Bench:
             SERVED,
             kv_gib=1,
             settings=EngineSettings(store_dir=str(folder / "store"), ram_bytes=2 * GIB),
-            extra=("--max-model-len", str(MAX_TOKENS), "--no-enable-log-requests"),
+            extra=("--max-model-len", str(MAX_TOKENS), *(("--enforce-eager",) if eager else ())),
             worker_key=secrets.token_hex(16),
         )
         self.engine = Engine(self.options)
@@ -340,6 +340,7 @@ def main() -> None:
     )
     parser.add_argument("--model", default="smollm2-135m", help="registered name, folder or hub id")
     parser.add_argument("--only", nargs="*", default=PARTS, choices=PARTS)
+    parser.add_argument("--eager", action="store_true", help="start vLLM without compiling: sooner")
     parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     args = parser.parse_args()
     model = os.path.realpath(resolve(args.model))
@@ -348,7 +349,7 @@ def main() -> None:
     cold = choose(streams, range(2500, 6000), 10, small)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        bench = Bench(folder, model, [*small, *cold])
+        bench = Bench(folder, model, [*small, *cold], args.eager)
         began = time.perf_counter()
         warm = [path.name for path in small[:5]]
         measured = [path.name for path in small[5:]]
@@ -358,7 +359,7 @@ def main() -> None:
             "agents": lambda: agents(bench, warm, [path.name for path in cold], 2, 15),
             "restart": lambda: restart(bench, warm),
         }
-        result: dict[str, Any] = {"machine": machine(), "model": args.model}
+        result: dict[str, Any] = {"machine": machine(), "model": args.model, "eager": args.eager}
         try:
             for part, measure in parts.items():
                 if part in args.only:

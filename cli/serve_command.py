@@ -43,6 +43,10 @@ def serve(
     kv_space: Annotated[int, typer.Option(help="vLLM's page pool on CPU, GiB.", min=1)] = 2,
     boundary_tokens: Annotated[int, typer.Option(help="Tokens recomputed at each seam.", min=0)] = 16,
     warm: Annotated[bool, typer.Option(help="Warm the repository in the background.")] = True,
+    warm_budget: Annotated[
+        str,
+        typer.Option(help="Most bytes of entries that warming keeps; most of the disk tier unless given."),
+    ] = "",
     learn_budget: Annotated[
         str,
         typer.Option(help="Most bytes learned from traffic: prompts that come back, answers; 0: nothing."),
@@ -105,6 +109,7 @@ def serve(
         settings=settings,
         extra=passed_on(context),
         warm=warm,
+        warm_bytes=parse_bytes(warm_budget) if warm_budget else None,
         learn_bytes=parse_bytes(learn_budget),
         engine_url=engine_url,
         api_key=api_key,
