@@ -69,13 +69,11 @@ class IndexSource:
         self._fingerprint = fingerprint
         self._on_dead, self._on_stored = on_dead, on_stored
         self._kept = Kept()
-        self._warm_files: dict[
-            str, list[Stream]
-        ] = {}  # as they were when they were last warm from end to end
+        # Files as they were when they were last warm from end to end.
+        self._warm_files: dict[str, list[Stream]] = {}
         self._ready: deque[Job] = deque()
-        self._out: dict[
-            int, tuple[_Work, Sequence[tuple[str, ...]]]
-        ] = {}  # by id of the job, with what it covers
+        # By id of a job that is out: what it is for, and the blocks of each of its intervals.
+        self._out: dict[int, tuple[_Work, Sequence[tuple[str, ...]]]] = {}
         self._edits: dict[str, _Edit] = {}
         self._changes: deque[tuple[ChangeRecord, float]] = deque()
         self._missed: dict[str, set[str]] = {}
@@ -176,10 +174,13 @@ class IndexSource:
         return self._kept
 
     def num_blocks(self) -> int:
+        """Blocks of the index, equal ones counted once."""
+        if self._num_blocks is None:
+            self._num_blocks = self.index.num_different_blocks()
         return self._num_blocks
 
     def warm_blocks(self) -> int:
-        return min(self._num_blocks, len(self._kept.warm_blocks))
+        return min(self.num_blocks(), len(self._kept.warm_blocks))
 
     def queued_blocks(self) -> int:
         waiting = sum(
@@ -200,7 +201,7 @@ class IndexSource:
 
     def _count(self) -> None:
         self._blocks = {record.path: record.num_blocks for record in self.index.files()}
-        self._num_blocks = self.index.num_different_blocks()
+        self._num_blocks: int | None = None  # counted when somebody asks: it takes longer than an edit may
         self._importance = self.index.importance()
 
     # edits
@@ -220,7 +221,7 @@ class IndexSource:
             self._blocks[change.path] = len(change.added) + len(change.kept)
             edit = self._edits.setdefault(change.path, _Edit(set(), saved_at))
             edit.added |= {block.id for block in change.added} | self._missed.pop(change.path, set())
-        self._num_blocks = self.index.num_different_blocks()
+        self._num_blocks = None
 
     def _edit_jobs(self) -> Iterator[Job]:
         """Jobs for the oldest edit: its changed pieces. The rest of the file is queued behind everything else."""
