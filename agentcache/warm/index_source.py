@@ -78,6 +78,7 @@ class IndexSource:
         self._changes: deque[tuple[ChangeRecord, float]] = deque()
         self._missed: dict[str, set[str]] = {}
         self._asked_alone: set[str] = set()
+        self._num_blocks: int | None = None  # counted when somebody asks: it takes longer than an edit may
         self._count()
 
     # what there is to do
@@ -201,7 +202,7 @@ class IndexSource:
 
     def _count(self) -> None:
         self._blocks = {record.path: record.num_blocks for record in self.index.files()}
-        self._num_blocks: int | None = None  # counted when somebody asks: it takes longer than an edit may
+        self._num_blocks = None
         self._importance = self.index.importance()
 
     # edits
