@@ -1,5 +1,6 @@
 """vLLM endpoint plug-in: agentcache's HTTP routes on the same port as the model's APIs.
 
+    GET  /agentcache/          a page that shows all of this
     GET  /agentcache/status    counters, tiers, warmth, as JSON
     POST /agentcache/missing   {"entries": [id, ...]} -> {"missing": [id, ...]}
     GET  /agentcache/requests  the latest requests: tokens, times, what they reused, what broke their prefixes
@@ -28,7 +29,7 @@ from agentcache.plugin import frontend
 from agentcache.plugin.access import BodyLimit, KeyGuard, keys_of
 from agentcache.plugin.inline import InlineReferences
 from agentcache.plugin.navigation import Navigation
-from agentcache.plugin.routes import context, expect, learn, requests, status, warming
+from agentcache.plugin.routes import context, expect, learn, page, requests, status, warming
 from agentcache.plugin.traffic import CountRequests, Traffic
 from agentcache.settings import EngineSettings
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import State
     from vllm.engine.protocol import EngineClient
 
-_GROUPS = (status, context, expect, learn, warming, requests)
+_GROUPS = (status, context, expect, learn, warming, requests, page)
 
 
 class AgentCacheRoutes:
