@@ -236,7 +236,7 @@ def runner_name() -> str:
 def main(root: str, *names: str) -> None:
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1" and not torch.cuda.is_available():
         _interpret_triton()
-    _start_cheaply()
+    start_cheaply()
     for name in names:
         try:
             figures = report(
@@ -259,7 +259,7 @@ def _interpret_triton() -> None:
     backends["cpu"] = SimpleNamespace(driver=active, compiler=None)  # type: ignore[assignment]
 
 
-def _start_cheaply() -> None:
+def start_cheaply() -> None:
     """Have vLLM inspect its model classes here, not in a process each, and start its CPU worker more than once."""
     from vllm.model_executor.models import registry
     from vllm.platforms import current_platform
