@@ -168,15 +168,15 @@ class Context:
         found = self._all(references)
         by_importance = sorted(found, key=lambda each: (-each.importance, each.place))
         wanted = found if order == "given" else by_importance
-        kept, left_out = _within(wanted, token_budget)
+        room = token_budget
         while True:
+            kept, left_out = _within(wanted, room)
             shown = sorted(kept, key=lambda each: each.place) if order == "stable" else kept
             text = _joined([each.item for each in shown])
             tokens = self.count(text)
-            if token_budget is None or tokens <= token_budget or not kept:
+            if token_budget is None or room is None or tokens <= token_budget or not kept:
                 break
-            # Two texts may make a token more together than each by itself.
-            kept, left_out = kept[:-1], [kept[-1], *left_out]
+            room -= tokens - token_budget  # joined, texts may make a few tokens more than each by itself
         return Assembled(text, self._asked(shown), tokens, tuple(each.item for each in left_out))
 
     def _all(self, references: Sequence[str]) -> list[_Found]:

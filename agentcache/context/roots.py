@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -95,7 +95,7 @@ class Roots:
     def locate(self, text: str) -> Located:
         """The indexed file that a reference names. Raises ReferenceError_ if there is none, or several."""
         wanted = readings(text, [root.name for root in self._roots])
-        found = list(self._indexed(wanted))
+        found = list(self._indexed(wanted)) or list(self._indexed(self._without_links(wanted)))
         if not found and self._refresh and self._look_again(wanted):
             found = list(self._indexed(wanted))
         if not found:
@@ -138,6 +138,22 @@ class Roots:
             for root in self._roots:
                 if reference.root in ("", root.name) and root.index.file(reference.path) is not None:
                     yield Located(root, reference)
+
+    def _without_links(self, wanted: list[Reference]) -> list[Reference]:
+        """The readings that lead through a link to a file of the same root, by that file's own path."""
+        found = []
+        for reference in wanted:
+            for root in self._roots:
+                full = str(root.index.root / reference.path)
+                real = Path(os.path.realpath(full))
+                if (
+                    reference.root in ("", root.name)
+                    and str(real) != full
+                    and real.is_relative_to(root.index.root)
+                ):
+                    path = real.relative_to(root.index.root).as_posix()
+                    found.append(replace(reference, path=path, root=root.name))
+        return list(dict.fromkeys(found))
 
     def _look_again(self, wanted: list[Reference]) -> bool:
         """Index files that are there and were not known; whether there was one."""

@@ -1,4 +1,4 @@
-"""The indexed roots as the API server's process sees them: it reads their indexes, and writes nothing."""
+"""The indexed roots as the API server's process sees them: it reads their indexes, and updates none."""
 
 from __future__ import annotations
 
