@@ -76,7 +76,8 @@ def _run(
         for hole in range(here + skipped - own, here + skipped):
             holes[num_holes] = hole
             num_holes += 1
-        gaps += 1
+        if skipped:  # else the next block simply follows: that is no gap
+            gaps += 1
         row, here, offset = found, here + skipped + length, begin + length
     if gaps < MIN_GAPS:
         out[place, STOP] = former_stop

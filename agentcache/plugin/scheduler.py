@@ -189,7 +189,8 @@ class SchedulerHalf:
         self._drop_evicted()
         tokens = as_tokens(request.all_token_ids)
         with self._matcher_lock:
-            spans = self.matcher.match(tokens, salts=live.wish.domains, joined=True)
+            # What must stay exact has no use for runs that were joined over changed tokens.
+            spans = self.matcher.match(tokens, salts=live.wish.domains, joined=not live.wish.cuts)
         if self.reach is not None:
             reached = self.reach.within(spans, waited=live.fetch is not None)
             if isinstance(reached, Fetch):
@@ -355,7 +356,7 @@ class SchedulerHalf:
 
     def _open_account(self, live: _Live) -> None:
         try:
-            self.account.admitted(live.request, live.wish.page_namespace)
+            self.account.admitted(live.request, live.wish)
             self.account.claim(live.request, self._record(live).reused_tokens)
         except Exception:  # a request is worth more than its entry in the books
             logger.exception("agentcache: a request is not accounted for")
