@@ -38,6 +38,9 @@ def warm(
     follow: Annotated[
         bool, typer.Option("--follow/--once", help="Go on while files change, or end when all is warm.")
     ] = False,
+    learn_budget: Annotated[
+        str, typer.Option(help="With --follow: most bytes learned from traffic. Needs the server's worker key.")
+    ] = "0",
     model: Annotated[
         str, typer.Option(help="Name, folder or hub id of the model, where the server calls it otherwise.")
     ] = "",
@@ -51,15 +54,25 @@ def warm(
 
     shown: AbstractContextManager[View] = nullcontext(Lines(as_json)) if as_json else live_view()
     with shown as view:
-        run(path, engine_url, api_key, model, budget, follow, view)
+        run(path, engine_url, api_key, model, budget, follow, view, learn_budget)
 
 
-def run(path: Path, engine_url: str, api_key: str, model: str, budget: str, follow: bool, view: View) -> None:
+def run(
+    path: Path,
+    engine_url: str,
+    api_key: str,
+    model: str,
+    budget: str,
+    follow: bool,
+    view: View,
+    learn_budget: str = "0",
+) -> None:
     """Index PATH and warm it in the server. Ctrl-C and SIGTERM end `follow`. Raises AgentCacheError."""
     import signal
 
     from agentcache.engine_client import EngineClient
     from agentcache.indexer import Index
+    from agentcache.learn.attach import learn_from_traffic
     from agentcache.store.units import parse_bytes
     from agentcache.warm.engine import RemoteEngine
     from agentcache.warm.remote import streams_of
@@ -78,6 +91,8 @@ def run(path: Path, engine_url: str, api_key: str, model: str, budget: str, foll
             on_progress=view.show,
             on_status=view.say,
         )
+        if follow and (learn_bytes := parse_bytes(learn_budget)):
+            learn_from_traffic(warmer, engine, client, [index], streams, learn_bytes, view.say)
         previous = signal.signal(signal.SIGTERM, lambda *_: warmer.stop())
         try:
             if follow:
