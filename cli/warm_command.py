@@ -38,9 +38,6 @@ def warm(
     follow: Annotated[
         bool, typer.Option("--follow/--once", help="Go on while files change, or end when all is warm.")
     ] = False,
-    learn_budget: Annotated[
-        str, typer.Option(help="With --follow: most bytes learned from traffic. Needs the server's worker key.")
-    ] = "0",
     model: Annotated[
         str, typer.Option(help="Name, folder or hub id of the model, where the server calls it otherwise.")
     ] = "",
@@ -48,6 +45,9 @@ def warm(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print progress as JSON, one object a line.")
     ] = False,
+    learn_budget: Annotated[
+        str, typer.Option(help="With --follow: most bytes learned from traffic. Needs the server's worker key.")
+    ] = "0",
 ) -> None:
     """Compute the entries of PATH's files in a running server, when its agents leave it time."""
     from agentcache.cli.warm_output import Lines, live_view
