@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import agentcache
 from agentcache.context import Context, Streams
 from agentcache.context.warmth import EngineView
 from agentcache.entry import INDEX_DOMAIN, entries_of_stream
-from agentcache.errors import ReferenceError_, UsageError
+from agentcache.errors import EngineError, ReferenceError_, UsageError
 from agentcache.indexer import Index
 from tests.context.sources import MAIN, NOTES, SHAPES, write
 
@@ -264,6 +263,15 @@ def test_warm_is_what_the_engine_need_not_compute(repo: Path, model_folder: str)
         store(stream.tokens, stream.cuts[:-2])
         assert warm() == [True, True, False, False]
         for file in ("shapes.py", "app/main.py"):
-            for stream, _ in itertools.product(streams.of_file(*root.index.snapshot(file)), range(1)):
+            for stream in streams.of_file(*root.index.snapshot(file)):
                 store(stream.tokens, stream.cuts)
         assert warm() == [True, True, True, True]
+
+
+def test_an_engine_that_does_not_answer_keeps_nobody_from_reading(repo: Path, model_folder: str) -> None:
+    def missing(entries: Sequence[str]) -> set[str]:
+        raise EngineError("gone")
+
+    with Context(repo, engine=EngineView("print", missing, Streams(model_folder, 2000))) as context:
+        (item,) = context.get(["app/main.py"]).items
+        assert (item.text, item.warm) == (MAIN, None)
