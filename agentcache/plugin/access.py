@@ -92,42 +92,50 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        length = Headers(scope=scope).get("content-length", "")
+        headers = Headers(scope=scope)
+        length = headers.get("content-length", "")
         if length.isdigit():
             if int(length) <= self._max_bytes:
                 await self._app(scope, receive, send)
             else:
+                await self._discard(receive, 0)
                 await self._refuse(scope, receive, send)
-            return
-        read = await self._read(receive) if "transfer-encoding" in Headers(scope=scope) else []
-        if read is None:
-            await self._refuse(scope, receive, send)
+        elif "transfer-encoding" not in headers:
+            await self._app(scope, receive, send)
         else:
-            await self._app(scope, _again(read, receive), send)
+            await self._read_first(scope, receive, send)
 
-    async def _read(self, receive: Receive) -> list[MutableMapping[str, Any]] | None:
-        """The messages of the body; None if it is too long."""
+    async def _read_first(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A body of unknown length: passed on once all of it is here."""
         messages: list[MutableMapping[str, Any]] = []
-        total = 0
-        while True:
+        total, more = 0, True
+        while more and total <= self._max_bytes:
+            messages.append(await receive())
+            total += len(messages[-1].get("body", b""))
+            more = _is_more(messages[-1])
+        if total <= self._max_bytes:
+            await self._app(scope, _again(messages, receive), send)
+            return
+        if more:
+            await self._discard(receive, total)
+        await self._refuse(scope, receive, send)
+
+    async def _discard(self, receive: Receive, taken: int) -> None:
+        """Take the rest of a body, `taken` bytes of which are here, so that its sender reads our answer."""
+        while taken <= self._max_bytes * _DISCARDED:
             message = await receive()
-            messages.append(message)
-            total += len(message.get("body", b""))
-            if total > self._max_bytes:
-                return None
-            if message["type"] != "http.request" or not message.get("more_body"):
-                return messages
+            taken += len(message.get("body", b""))
+            if not _is_more(message):
+                return
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        discarded = 0
-        while discarded <= self._max_bytes * _DISCARDED:
-            message = await receive()
-            discarded += len(message.get("body", b""))
-            if message["type"] != "http.request" or not message.get("more_body"):
-                break
         text = f"the request body is larger than {self._max_bytes} bytes (agentcache serve --max-body)"
         body = {"error": {"message": text, "type": "request_too_large", "param": None, "code": 413}}
         await JSONResponse(body, status_code=413, headers={"Connection": "close"})(scope, receive, send)
+
+
+def _is_more(message: MutableMapping[str, Any]) -> bool:
+    return message["type"] == "http.request" and bool(message.get("more_body"))
 
 
 def _again(messages: list[MutableMapping[str, Any]], receive: Receive) -> Receive:
