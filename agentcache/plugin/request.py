@@ -21,8 +21,11 @@ from agentcache.plan import RecomputePolicy
 from agentcache.settings import POLICY_NAMES, EngineSettings, Mode
 
 PARAM = "agentcache"
-EXACT_SALT = "agentcache:exact:"
+_OURS = "agentcache:"
+EXACT_SALT = f"{_OURS}exact:"
 """Prefix of the page namespace in which no page is ever blended."""
+FAST_SALT = f"{_OURS}fast:"
+"""Of those who name a salt that begins like ours: else they could put blended pages into an exact namespace."""
 
 
 class BadRequest(Exception):
@@ -66,9 +69,9 @@ class Wish:
     @property
     def page_salt(self) -> str | None:
         """The salt of the request's page namespace in vLLM's prefix cache; None leaves it as it is."""
-        if self.mode == "fast":
-            return None
-        return EXACT_SALT + self.salt
+        if self.mode != "fast":
+            return EXACT_SALT + self.salt
+        return FAST_SALT + self.salt if self.salt.startswith(_OURS) else None
 
 
 def read_wish(params: Mapping[str, Any] | None, salt: str | None, settings: EngineSettings) -> Wish:
