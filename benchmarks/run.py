@@ -36,6 +36,8 @@ BENCHMARKS: dict[str, list[str]] = {
     "store": [sys.executable, "benchmarks/store.py", "--json"],
     "warm": [sys.executable, "benchmarks/warm.py", "--json"],
     "ttft": [sys.executable, "benchmarks/ttft.py", "--json"],
+    "throughput": [sys.executable, "benchmarks/throughput.py", "--json"],
+    "latency": [sys.executable, "benchmarks/latency.py", "--json"],
     "quality": [sys.executable, "benchmarks/quality.py", "--prompts", "6", "--json"],
 }
 

@@ -1,9 +1,8 @@
 """Run by test_two_ranks.py: two tensor-parallel workers on this machine's processor, started twice on one store.
 
-python -m tests.engine.two_ranks FOLDER STORE_DIR first|again|pipeline
+python -m tests.engine.two_ranks FOLDER STORE_DIR first|again
 
 first: makes entries, blends with them; again: what a second start finds; then one rank loses an entry
-pipeline: two pipeline stages, which are not blended
 Prints what happened as JSON.
 """
 
@@ -84,17 +83,8 @@ class Ranks:
         return [dict(one) for one in self.llm.collective_rpc("agentcache_status")]
 
 
-def files_of(status: dict[str, Any]) -> int:
-    return int(status["tiers"]["disk"]["entries"]) if "entries" in status["tiers"]["disk"] else -1
-
-
 def main(folder: str, store_dir: str, what: str) -> None:
     start_cheaply()
-    if what == "pipeline":
-        ranks = Ranks(folder, store_dir, pipeline_parallel_size=2)
-        exact, fast = ranks.ask(PROMPT, mode="exact"), ranks.ask(PROMPT)
-        print(json.dumps({"difference": far(exact, fast), "fallback": fast["counters"]["fallback"]}))
-        return
     ranks = Ranks(folder, store_dir, tensor_parallel_size=2)
     if what == "first":
         ranks.ask(A + B + C, store={"cuts": CUTS, "domain": "index"})
