@@ -43,7 +43,8 @@ class EngineSettings:
     roots: folders whose index the server's routes and chat references may read; no request can add one
     max_body_bytes: a larger request body is refused (413)
     shadow: share of blended requests that are repeated as `exact` in idle time, to watch the drift
-    shadow_max_kl: nats; a larger mean over the latest of them ends blending (agentcache.observe.drift)
+    shadow_max_kl: nats; a larger mean over the latest of them ends blending (agentcache.observe.drift), as soon as
+        there are `shadow_min_samples`
     """
 
     mode: Mode = "fast"
@@ -62,6 +63,7 @@ class EngineSettings:
     roots: tuple[str, ...] = ()
     shadow: float = 0.0
     shadow_max_kl: float = 0.1
+    shadow_min_samples: int = 20
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "roots", tuple(self.roots))  # a list, where it was JSON
@@ -81,6 +83,8 @@ class EngineSettings:
             raise UsageError(f"the shadow share must be between 0 and 1, not {self.shadow:g}")
         if self.shadow_max_kl < 0:
             raise UsageError("the largest KL of the shadow must not be negative")
+        if self.shadow_min_samples < 1:
+            raise UsageError("the shadow needs one sample at least")
         _ = self.policy
         for codec in (self.disk_codec, self.remote_codec):
             if codec not in CODEC_NAMES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -71,12 +72,26 @@ def serve(
         int,
         typer.Option(help="Seconds that requests may still take after Ctrl-C; a second one ends all.", min=0),
     ] = 10,
+    shadow: Annotated[
+        float,
+        typer.Option(help="Share of blended requests to repeat as exact in idle time.", min=0, max=1),
+    ] = 0.0,
+    shadow_max_kl: Annotated[
+        float,
+        typer.Option(
+            help="Blending ends when their mean KL is larger (nats, first token, 20 requests or more)."
+        ),
+    ] = 0.1,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="One JSON object a line, one of them for each request.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show vLLM's own log.")] = False,
 ) -> None:
     """Start vLLM with agentcache, index each PATH, and keep its caches warm. Arguments after `--` go to vLLM."""
     from agentcache.cli.model_commands import progress_shown
     from agentcache.errors import UsageError
     from agentcache.models import resolve
+    from agentcache.observe.engine_log import JSON_LOG, EngineLog
     from agentcache.serve import ServeOptions, Server
     from agentcache.settings import EngineSettings
     from agentcache.store.units import parse_bytes
@@ -93,7 +108,12 @@ def serve(
         disk_codec=disk_codec,
         remote_url=remote,
         max_body_bytes=parse_bytes(max_body),
+        shadow=shadow,
+        shadow_max_kl=shadow_max_kl,
     )
+    log = EngineLog(typer.echo, verbose=verbose, as_json=log_json)
+    if log_json:
+        os.environ[JSON_LOG] = "1"  # the engine inherits it
     folder = ""
     if not engine_url:
         model = model or DEFAULT_MODEL
@@ -116,16 +136,16 @@ def serve(
         grace_s=grace,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
-    with Server(options, typer.echo, typer.echo if verbose else None) as server:
+    with Server(options, log.say, log) as server:
         if not engine_url:
-            typer.echo(f"engine: starting {model} at {server.engine.url} (about half a minute)")
+            log.say(f"engine: starting {model} at {server.engine.url} (about half a minute)")
         server.wait_ready()
-        typer.echo(f"ready: OpenAI base URL {server.engine.url}/v1, Anthropic base URL {server.engine.url}")
+        log.say(f"ready: OpenAI base URL {server.engine.url}/v1, Anthropic base URL {server.engine.url}")
         if options.warm or options.learn_bytes:
             server.start_background()
         try:
             server.wait_ended()
         except KeyboardInterrupt:
             if not engine_url:
-                typer.echo(f"ending: requests in flight have {grace} s; Ctrl-C again ends them at once")
+                log.say(f"ending: requests in flight have {grace} s; Ctrl-C again ends them at once")
             raise

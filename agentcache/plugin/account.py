@@ -16,6 +16,7 @@ import numpy as np
 from agentcache.entry import as_tokens
 from agentcache.observe.prompts import Parting, Prompts
 from agentcache.plugin.messages import Blended, RequestRecord, SpanRecord
+from agentcache.settings import POLICY_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     from agentcache.plan.types import Plan
+    from agentcache.plugin.request import Wish
 
 MAX_SPANS = 512
 """Spans of one request that are kept by place; all are counted."""
@@ -36,7 +38,7 @@ class _Open:
     """A request that has been admitted. first_token_at: seconds since the epoch, None before it"""
 
     request: Request
-    namespace: str
+    wish: Wish
     admitted_at: float
     parting: Parting | None
     first_token_at: float | None = None
@@ -61,13 +63,14 @@ class Account:
         self._samples: list[dict[str, Any]] = []
         self._tiers_at = float("-inf")
 
-    def admitted(self, request: Request, namespace: str) -> None:
-        """For the first time. namespace: whose earlier prompts it may be compared with"""
+    def admitted(self, request: Request, wish: Wish) -> None:
+        """For the first time. It is compared with earlier prompts of its own page namespace."""
+        namespace = wish.page_namespace
         tokens = as_tokens(request.prompt_token_ids or ())
         pages = request.block_hashes[: len(tokens)]
         parting = self._prompts.parting(tokens, pages, namespace)
         self._prompts.keep(request.request_id, tokens, pages, namespace)
-        opened = _Open(request, namespace, time.time(), parting)
+        opened = _Open(request, wish, time.time(), parting)
         self._open[request.request_id] = self._unanswered[request.request_id] = opened
 
     def claim(self, request: Request, num_reused: int) -> None:
@@ -101,7 +104,9 @@ class Account:
             self._look(name, opened)
             self._unanswered.pop(name, None)
         if request.num_output_tokens:
-            self._prompts.keep(name, as_tokens(request.all_token_ids), request.block_hashes, opened.namespace)
+            self._prompts.keep(
+                name, as_tokens(request.all_token_ids), request.block_hashes, opened.wish.page_namespace
+            )
         first = opened.first_token_at
         record = replace(
             record,
@@ -115,13 +120,23 @@ class Account:
         if record.fallback:
             self.reasons[record.fallback] += 1
         if self._share and record.reused_tokens and self._random.random() < self._share:
-            self._sample(record, request)
+            self._sample(record, opened)
         return record
 
-    def _sample(self, record: RequestRecord, request: Request) -> None:
+    def _sample(self, record: RequestRecord, opened: _Open) -> None:
+        """Have it repeated: its token ids leave this process, not this machine."""
+        if record.ttft_s is None:
+            return
         del self._samples[: len(self._samples) + 1 - _MAX_SAMPLES]
-        sample = {"request_id": record.request_id, "tokens": list(request.prompt_token_ids or ())}
-        self._samples.append(sample)
+        self._samples.append(
+            {
+                "tokens": list(opened.request.prompt_token_ids or ()),
+                "salt": opened.wish.salt,
+                "policy": {name: getattr(opened.wish.policy, name) for name in POLICY_NAMES},
+                "prefix_hit": record.prefix_hit_tokens,
+                "prefill_s": record.ttft_s - record.queue_s,
+            }
+        )
 
     def loaded(self, blended: Mapping[str, Blended], reasons: Mapping[str, int]) -> None:
         """The worker half's report of a step: requests that end with it get what their loads took."""
@@ -130,8 +145,8 @@ class Account:
             if name in self._records:
                 self._records[name] = self._records[name].with_load(took)
 
-    def take(self) -> dict[str, Any] | None:
-        """What is new since the last call, ready for JSON; None if nothing is."""
+    def take(self, blending: bool = True) -> dict[str, Any] | None:
+        """What is new since the last call, ready for JSON; None if nothing is. blending: whether that is on now"""
         now = time.monotonic()
         if not (self._records or self.reasons or self._samples) and now - self._tiers_at < _TIERS_S:
             return None
@@ -140,6 +155,7 @@ class Account:
             "reasons": dict(self.reasons),
             "samples": self._samples,
             "tiers": {},
+            "blending": blending,
         }
         if self.tiers is not None and now - self._tiers_at >= _TIERS_S:
             self._tiers_at, news["tiers"] = now, self.tiers()

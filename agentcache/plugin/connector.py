@@ -203,7 +203,7 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
     def get_kv_connector_stats(self) -> RequestStats | None:
         if self._scheduler is None:
             return None
-        news = self._try(lambda half: half.account.take(), None)
+        news = self._try(lambda half: half.account.take(not half.unsupported), None)
         return RequestStats(news) if news is not None else None
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from agentcache.observe.engine_log import write_request
 from agentcache.observe.log import RequestLog
 from agentcache.observe.names import Names
 
@@ -22,4 +23,5 @@ def receive(news: dict[str, Any]) -> None:
     """News of an engine's scheduler half (`Account.take`)."""
     for record in news["requests"]:
         LOG.add(record)
+        write_request(record)
     SAMPLES.extend(news["samples"])

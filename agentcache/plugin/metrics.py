@@ -63,6 +63,7 @@ class Metrics(KVConnectorPromMetrics):
             self._observe_request(record, engine_idx)
         for reason, count in transfer_stats_data["reasons"].items():
             self._of(self._fallbacks, engine_idx, _kind_of(reason)).inc(count)
+        self.blending(transfer_stats_data["blending"])
         for tier, sizes in transfer_stats_data["tiers"].items():
             self._of(self._tier, engine_idx, tier).set(sizes["bytes"])
             self._of(self._budget, engine_idx, tier).set(sizes["budget_bytes"])

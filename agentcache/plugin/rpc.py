@@ -13,6 +13,7 @@ DROP = "agentcache_drop"
 NOTES = "agentcache_notes"
 EXPECT = "agentcache_expect"
 WEIGH = "agentcache_weigh"
+PAUSE = "agentcache_pause"
 
 
 def _status(self: Any) -> dict[str, Any]:
@@ -75,6 +76,14 @@ def _touched(self: Any, after: int) -> dict[str, Any]:
     return process.WORKER.touched(after) if process.WORKER is not None else {"last": 0, "requests": []}
 
 
+def _pause(self: Any, reason: str) -> None:
+    """End blending until restart."""
+    from agentcache.plugin import process
+
+    if process.WORKER is not None:
+        process.WORKER.pause(reason)
+
+
 def _drop(self: Any, entry_ids: list[str]) -> None:
     """Delete entries."""
     from agentcache.plugin import process
@@ -92,4 +101,5 @@ METHODS: dict[str, Callable[..., Any]] = {
     NOTES: _notes,
     EXPECT: _expect,
     WEIGH: _weigh,
+    PAUSE: _pause,
 }

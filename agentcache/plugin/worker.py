@@ -290,6 +290,11 @@ class WorkerHalf:
         if record.fallback:
             self.reasons[record.fallback] += 1
 
+    def pause(self, reason: str) -> None:
+        """End blending until restart; what the trial found to be impossible stays the reason."""
+        if not self.unsupported:
+            self._give_up(reason)
+
     def _give_up(self, reason: str) -> None:
         self.unsupported = reason
         self._executor = None

@@ -22,6 +22,7 @@ One file a group of routes, each with a `router`. Mounted only when allow-listed
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from agentcache.plugin.access import BodyLimit, KeyGuard, keys_of
 from agentcache.plugin.inline import InlineReferences
 from agentcache.plugin.navigation import Navigation
 from agentcache.plugin.routes import context, expect, learn, page, requests, status, warming
+from agentcache.plugin.shadow import Shadow
 from agentcache.plugin.traffic import CountRequests, Traffic
 from agentcache.settings import EngineSettings
 
@@ -68,6 +70,10 @@ class AgentCacheRoutes:
         state.agentcache_shown = requests.Shown()
         if engine_client is not None:
             frontend.LOG.decode = _decoder(engine_client)
+        state.agentcache_shadow = None
+        if engine_client is not None and _settings(args).shadow:
+            state.agentcache_shadow = Shadow(engine_client, state.agentcache_traffic, _settings(args))
+            state.agentcache_shadow_task = asyncio.create_task(state.agentcache_shadow.run())
         state.agentcache_model = (args.served_model_name or [args.model])[0]
 
 

@@ -54,6 +54,7 @@ async def status(request: Request) -> dict[str, Any]:
         "warm_blocks": warmth.warm_blocks,
         "warm": warmth.model_dump(),
         "learned": state.agentcache_learned.model_dump(),
+        "shadow": state.agentcache_shadow.to_dict() if state.agentcache_shadow is not None else None,
         **engine,
     }
 
