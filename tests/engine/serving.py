@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import inspect
 import textwrap
 import threading
 import time
@@ -18,6 +20,7 @@ from agentcache.context import Streams
 from agentcache.engine import Engine, EngineOptions
 from agentcache.engine_client import EngineClient
 from agentcache.entry import INDEX_DOMAIN, as_tokens, entries_of_stream, own_domain
+from agentcache.indexer import Index
 from agentcache.learn.attach import learn_from_traffic
 from agentcache.settings import EngineSettings
 from agentcache.warm.engine import RemoteEngine
@@ -46,11 +49,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The session's server and what tests do with it."""
+    """A server and what tests do with it. repo: the session's has it indexed, and references may lead into it."""
 
     client: EngineClient
     store_dir: Path
     encode: Callable[[str], list[int]]
+    repo: Path = Path()
 
     def ask(
         self,
@@ -231,27 +235,45 @@ def plain(model_folder: str, prompts: dict[str, list[int]]) -> dict[str, Answer]
 
 
 @pytest.fixture(scope="session")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that is indexed, in a home of its own beside it."""
+    repo = tmp_path_factory.mktemp("indexed") / "repo"
+    repo.mkdir()
+    (repo / "heaps.py").write_text(inspect.getsource(heapq))
+    (repo / "shapes.py").write_text("def double(shape):\n    return 2 * shape.area()\n")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AGENTCACHE_HOME", str(repo.parent / "home"))
+        with Index.open(repo) as index:
+            index.update()
+    return repo
+
+
+@pytest.fixture(scope="session")
 def server(
     model_folder: str,
     plain: dict[str, Answer],
     texts: dict[str, list[int]],
     encode: Callable[[str], list[int]],
     tmp_path_factory: pytest.TempPathFactory,
+    indexed: Path,
 ) -> Iterator[Server]:
     """The session's server, with three of the files stored."""
     store_dir = tmp_path_factory.mktemp("store")
     options = EngineOptions(
         model=model_folder,
         served_name=SERVED,
-        settings=EngineSettings(store_dir=str(store_dir), ram_bytes=RAM_BYTES),
+        settings=EngineSettings(store_dir=str(store_dir), ram_bytes=RAM_BYTES, roots=(str(indexed),)),
         extra=ENGINE_ARGUMENTS,
         kv_gib=1,
         worker_key="of the tests",
     )
-    with Engine(options) as engine:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AGENTCACHE_HOME", str(indexed.parent / "home"))
+        engine = Engine(options)
+    with engine:
         engine.wait_ready()
         with engine.client() as client:
-            running = Server(client, store_dir, encode)
+            running = Server(client, store_dir, encode, indexed)
             for name in ("textwrap", "argparse", "shlex"):
                 size = len(texts[name])
                 running.store(texts[name], 0, size // 3, size // 2, size)
