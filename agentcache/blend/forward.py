@@ -14,7 +14,7 @@ from agentcache.blend.adapters import without_adapters
 from agentcache.blend.pages import PagedKV
 from agentcache.blend.virtual import VirtualBatch
 from agentcache.entry import Tokens
-from agentcache.plan import Positions, Runs, runs, split
+from agentcache.plan import Positions, Runs, runs, split, take
 
 
 class NoLayers(Exception):
@@ -78,9 +78,9 @@ class PagedForward:
         for positions, tokens, pages in jobs:
             left = runs(positions)
             while len(left):
-                piece, left = _cut(left, room)
+                piece, left = take(left, room)
                 batch.append((piece, tokens, pages))
-                room -= _size(piece)
+                room -= int((piece[:, 1] - piece[:, 0]).sum())
                 if room == 0:
                     self._run_batch(batch)
                     batch, room = [], self._max_tokens
@@ -167,21 +167,6 @@ class PagedForward:
             yield
         finally:
             inner.end_layer = last
-
-
-def _size(intervals: Runs) -> int:
-    return int((intervals[:, 1] - intervals[:, 0]).sum())
-
-
-def _cut(intervals: Runs, room: int) -> tuple[Runs, Runs]:
-    """The first `room` tokens of `intervals`, and the rest."""
-    if _size(intervals) <= room:
-        return intervals, intervals[:0]
-    first = split(intervals, room)[0]
-    last = int(first[-1, 1])
-    rest = intervals[intervals[:, 1] > last].copy()
-    rest[0, 0] = max(rest[0, 0], last)
-    return first, rest
 
 
 def _layered(model: torch.nn.Module) -> torch.nn.Module | None:

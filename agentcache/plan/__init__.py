@@ -2,7 +2,7 @@
 
 from agentcache.plan.clip import clip
 from agentcache.plan.planner import make_plan, reused_positions, top_up
-from agentcache.plan.runs import Runs, runs, split
+from agentcache.plan.runs import Runs, runs, split, take
 from agentcache.plan.strategies import STRATEGIES, RecomputePolicy, Strategy
 from agentcache.plan.types import Plan, Positions, Span
 
@@ -19,5 +19,6 @@ __all__ = [
     "reused_positions",
     "runs",
     "split",
+    "take",
     "top_up",
 ]

@@ -44,3 +44,14 @@ def split(intervals: Runs, max_tokens: int) -> list[Runs]:
     if piece:
         pieces.append(np.array(piece, np.int32))
     return pieces
+
+
+def take(intervals: Runs, max_tokens: int) -> tuple[Runs, Runs]:
+    """The first `max_tokens` tokens of `intervals`, and the rest; an interval may be cut in two."""
+    first, *others = split(intervals, max_tokens) or [intervals]
+    if not others:
+        return first, intervals[:0]
+    last = int(first[-1, 1])
+    rest = intervals[intervals[:, 1] > last].copy()
+    rest[0, 0] = max(rest[0, 0], last)
+    return first, rest

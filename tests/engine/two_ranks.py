@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,6 +82,18 @@ class Ranks:
         return [dict(one) for one in self.llm.collective_rpc("agentcache_status")]
 
 
+def lose(worker: Any, entry: str) -> None:
+    """Run by every worker: the second rank's store loses an entry."""
+    from vllm.distributed import get_tensor_model_parallel_rank
+
+    from agentcache.plugin import process
+
+    if get_tensor_model_parallel_rank() == 1:
+        assert process.WORKER is not None
+        assert process.WORKER.store is not None
+        process.WORKER.store.remove(entry)
+
+
 def main(folder: str, store_dir: str, what: str) -> None:
     start_cheaply()
     ranks = Ranks(folder, store_dir, tensor_parallel_size=2)
@@ -95,12 +106,9 @@ def main(folder: str, store_dir: str, what: str) -> None:
     ]
     if what == "again":
         infos = entries_of_stream(statuses[0]["fingerprint"], INDEX_DOMAIN, as_tokens(A + B + C), CUTS)
-        lost = infos[1].id
-        for path in Path(store_dir, "rank-1").rglob(f"{lost}.safetensors"):
-            path.unlink()
-        for path in Path("/dev/shm").glob(f"agentcache-*/*/*/*/{lost}.safetensors"):
-            path.unlink()
-        own, holed = ranks.ask(IN_PLACE, mode="exact"), ranks.ask(IN_PLACE)
+        lost, own = infos[1].id, ranks.ask(IN_PLACE, mode="exact")
+        ranks.llm.collective_rpc(lose, args=(lost,))
+        holed = ranks.ask(IN_PLACE)  # planned before the scheduler half hears of the loss
         figures["one rank lost an entry"] = far(holed, own)
         figures["holed"] = holed["counters"]
         figures["missing"] = [

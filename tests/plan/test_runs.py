@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcache.plan import Runs, runs, split
+from agentcache.plan import Runs, runs, split, take
 
 positions = st.sets(st.integers(0, 300)).map(lambda found: np.array(sorted(found), np.int64))
 
@@ -34,6 +34,13 @@ def test_split_keeps_positions_and_fills_pieces(wanted: np.ndarray, max_tokens: 
     assert all(size == max_tokens for size in sizes[:-1])
     assert all(0 < size <= max_tokens for size in sizes)
     assert all(piece.dtype == np.int32 for piece in pieces)
+
+
+@given(positions, st.integers(1, 400))
+def test_take_is_the_first_piece_and_all_that_is_behind_it(wanted: np.ndarray, max_tokens: int) -> None:
+    first, rest = take(runs(wanted), max_tokens)
+    assert positions_of(first) == wanted.tolist()[:max_tokens]
+    assert positions_of(rest) == wanted.tolist()[max_tokens:]
 
 
 def test_examples() -> None:
