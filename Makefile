@@ -7,7 +7,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 ENGINE := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q GPU && echo cuda || echo cpu)
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(ENGINE),remote,dev]'
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench clients clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
@@ -38,6 +38,9 @@ lint: setup ## check style, formatting and types
 
 bench: setup ## run the benchmarks and write benchmarks/results/
 	$(BIN)/python benchmarks/run.py
+
+clients: setup ## run real coding agents against the endpoint, one row each (MODEL=FOLDER for one with 32k context)
+	$(BIN)/python benchmarks/clients.py --model $(or $(MODEL),smollm2-135m) --out benchmarks/results/clients.json
 
 clean: ## remove the virtual environment and caches (not ~/.cache/agentcache)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

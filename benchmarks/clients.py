@@ -329,6 +329,9 @@ def main() -> None:
     parser.add_argument("--engine", default="", help="further arguments for vLLM")
     parser.add_argument("--kv-gib", type=int, default=4)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--out", type=Path, help="JSON file; rows of other clients that it has already are kept"
+    )
     options = parser.parse_args()
     chosen = [client for client in CLIENTS if not options.only or client.name in options.only]
     rows: list[dict[str, Any]] = []
@@ -353,15 +356,27 @@ def main() -> None:
                 rows.append(measure(client, server.engine.url, context, folder))
                 print(json.dumps(rows[-1]), file=sys.stderr)
             version = server.client.get("/version")["version"]
+    about = {"model": Path(options.model).name, "context": context, "vllm": version}
+    rows = [row | about for row in rows]
     print(table(rows))
+    result = {
+        "machine": machine(),
+        "repository": REPOSITORY,
+        "max_answer_tokens": MAX_ANSWER,
+        "clients": rows,
+    }
+    if options.out is not None:
+        write(options.out, result)
     if options.json:
-        about = {
-            "model": Path(options.model).name,
-            "vllm": version,
-            "repository": REPOSITORY,
-            "context": context,
-        }
-        print(json.dumps({"machine": machine(), **about, "max_answer_tokens": MAX_ANSWER, "clients": rows}))
+        print(json.dumps(result))
+
+
+def write(out: Path, result: dict[str, Any]) -> None:
+    """Keep what is there of clients that were not run now: some need another model."""
+    names = {row["client"] for row in result["clients"]}
+    before = json.loads(out.read_text())["clients"] if out.exists() else []
+    rows = [row for row in before if row["client"] not in names] + result["clients"]
+    out.write_text(json.dumps(result | {"clients": rows}, indent=2) + "\n")
 
 
 def wait_warm(server: Server, limit_s: float = 300.0) -> None:
