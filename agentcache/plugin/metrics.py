@@ -132,6 +132,8 @@ class Metrics(KVConnectorPromMetrics):
             self._of(self._ttft, engine, "fast")
             self._of(self._fallbacks, engine, "entry missing")
             self._of(self._breaks, engine, "text")
+            for gauge in (self._tier, self._budget):
+                self._of(gauge, engine, "ram")
         self._of(self._shadow_kl, None)
         self._of(self._shadow_agrees, None, "yes")
         self._of(self._warm_queue, None, "edit")
