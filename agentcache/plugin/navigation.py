@@ -72,11 +72,12 @@ class Navigation:
     def _full_context(self, loop: asyncio.AbstractEventLoop) -> Context:
         """The same roots, with the engine's tokenizer and its knowledge of what is warm."""
         roots = self._text_context().roots
-        with self._opening:
-            if self._context is None:
-                engine = self._engine
-                self._context = Context(roots, engine=_view(engine, loop) if engine is not None else None)
-            return self._context
+        if (
+            self._context is None
+        ):  # asked by two at once it is made twice, and nobody else waits for the engine
+            engine = self._engine
+            self._context = Context(roots, engine=_view(engine, loop) if engine is not None else None)
+        return self._context
 
 
 def _view(engine: EngineClient, loop: asyncio.AbstractEventLoop) -> EngineView:
