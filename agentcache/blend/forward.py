@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,9 @@ class PagedForward:
         self._runner = runner
         self._paged = paged
         self._max_tokens = max_tokens
+        # Some backends' builders have room for as many rows as vLLM serves requests; those for CPUs do not care.
+        on_cpu = paged.device.type == "cpu"
+        self._max_rows = sys.maxsize if on_cpu else int(runner.vllm_config.scheduler_config.max_num_seqs)
         self._batch = VirtualBatch(runner)
         self._layered = _layered(runner.get_model())
 
@@ -60,7 +64,7 @@ class PagedForward:
             return torch.empty(0, 0)
         block_table = self._paged.block_table(pages)[None]
         hidden: list[torch.Tensor] = []
-        for piece in split(runs(positions), self._max_tokens):
+        for piece in split(runs(positions), self._max_tokens, self._max_rows):
             where = torch.from_numpy(np.concatenate([np.arange(a, b) for a, b in piece]))
             slots = self._paged.slots(pages, where)
             tables = block_table.expand(len(piece), -1).contiguous()
@@ -74,16 +78,17 @@ class PagedForward:
         Pages of an earlier prompt may be read by a later one: they are written no later than they are read.
         """
         batch: list[tuple[Runs, Tokens, Sequence[int]]] = []
-        room = self._max_tokens
+        tokens_left, rows_left = self._max_tokens, self._max_rows
         for positions, tokens, pages in jobs:
             left = runs(positions)
             while len(left):
-                piece, left = take(left, room)
+                piece, left = take(left, tokens_left, rows_left)
                 batch.append((piece, tokens, pages))
-                room -= int((piece[:, 1] - piece[:, 0]).sum())
-                if room == 0:
+                tokens_left -= int((piece[:, 1] - piece[:, 0]).sum())
+                rows_left -= len(piece)
+                if tokens_left == 0 or rows_left == 0:
                     self._run_batch(batch)
-                    batch, room = [], self._max_tokens
+                    batch, tokens_left, rows_left = [], self._max_tokens, self._max_rows
         if batch:
             self._run_batch(batch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TypeAlias
 
 import numpy as np
@@ -23,12 +24,12 @@ def runs(positions: Positions) -> Runs:
     return np.stack([starts, stops], axis=1).astype(np.int32)
 
 
-def split(intervals: Runs, max_tokens: int) -> list[Runs]:
-    """`intervals` in ascending pieces of at most `max_tokens` tokens each; a long interval is cut.
+def split(intervals: Runs, max_tokens: int, max_rows: int = sys.maxsize) -> list[Runs]:
+    """`intervals` in ascending pieces of at most `max_tokens` tokens and `max_rows` rows; a long interval is cut.
 
     Every piece but the last is full: a piece is one forward pass, and the fewest are the fastest.
     """
-    if max_tokens < 1:
+    if max_tokens < 1 or max_rows < 1:
         raise ValueError("a piece holds at least one token")
     pieces: list[Runs] = []
     piece: list[tuple[int, int]] = []
@@ -38,7 +39,7 @@ def split(intervals: Runs, max_tokens: int) -> list[Runs]:
             taken = min(stop - first, room)
             piece.append((first, first + taken))
             first, room = first + taken, room - taken
-            if room == 0:
+            if room == 0 or len(piece) == max_rows:
                 pieces.append(np.array(piece, np.int32))
                 piece, room = [], max_tokens
     if piece:
@@ -46,9 +47,9 @@ def split(intervals: Runs, max_tokens: int) -> list[Runs]:
     return pieces
 
 
-def take(intervals: Runs, max_tokens: int) -> tuple[Runs, Runs]:
-    """The first `max_tokens` tokens of `intervals`, and the rest; an interval may be cut in two."""
-    first, *others = split(intervals, max_tokens) or [intervals]
+def take(intervals: Runs, max_tokens: int, max_rows: int = sys.maxsize) -> tuple[Runs, Runs]:
+    """The first piece of `split`, and the rest; an interval may be cut in two."""
+    first, *others = split(intervals, max_tokens, max_rows) or [intervals]
     if not others:
         return first, intervals[:0]
     last = int(first[-1, 1])

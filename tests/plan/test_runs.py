@@ -36,11 +36,17 @@ def test_split_keeps_positions_and_fills_pieces(wanted: np.ndarray, max_tokens: 
     assert all(piece.dtype == np.int32 for piece in pieces)
 
 
-@given(positions, st.integers(1, 400))
-def test_take_is_the_first_piece_and_all_that_is_behind_it(wanted: np.ndarray, max_tokens: int) -> None:
-    first, rest = take(runs(wanted), max_tokens)
-    assert positions_of(first) == wanted.tolist()[:max_tokens]
-    assert positions_of(rest) == wanted.tolist()[max_tokens:]
+@given(positions, st.integers(1, 400), st.integers(1, 20))
+def test_take_is_the_first_piece_and_all_that_is_behind_it(
+    wanted: np.ndarray, max_tokens: int, max_rows: int
+) -> None:
+    first, rest = take(runs(wanted), max_tokens, max_rows)
+    taken = len(positions_of(first))
+    assert positions_of(first) == wanted.tolist()[:taken]
+    assert positions_of(rest) == wanted.tolist()[taken:]
+    assert not len(rest) or taken == max_tokens or len(first) == max_rows
+    assert taken <= max_tokens
+    assert len(first) <= max_rows
 
 
 def test_examples() -> None:
