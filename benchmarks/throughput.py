@@ -188,7 +188,7 @@ def main() -> int:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         store = EngineSettings(store_dir=str(Path(scratch) / "store"), ram_bytes=2 * GIB)
         extra = ("--max-model-len", str(longest), "--no-enable-log-requests")
-        clients: dict[str, EngineClient] = {}
+        engines: dict[str, Engine] = {}
         for name, settings, more in (
             ("fast", store, ()),
             ("cached", None, ()),
@@ -197,7 +197,9 @@ def main() -> int:
             server = EngineOptions(
                 folder, SERVED, kv_gib=options.kv_gib, settings=settings, extra=(*extra, *more)
             )
-            engine = stack.enter_context(Engine(server))
+            engines[name] = stack.enter_context(Engine(server))
+        clients: dict[str, EngineClient] = {}
+        for name, engine in engines.items():
             engine.wait_ready()
             clients[name] = stack.enter_context(engine.client())
         for file in agents.files:
