@@ -63,7 +63,7 @@ def test_a_named_block_is_reused_and_reads_as_if_it_were_pasted(
     answer = server.client.post("/v1/chat/completions", chat(QUESTION))
     assert answer["usage"]["prompt_tokens"] == len(tokens[0])
     record = server.client.record_after(requests)
-    assert record["reused"] > 0.8 * len(stream.tokens)
+    assert record["reused_tokens"] > 0.8 * len(stream.tokens)
     again = server.client.post("/v1/chat/completions", pasted)
     assert again["choices"][0]["message"]["content"] == answer["choices"][0]["message"]["content"]
 
