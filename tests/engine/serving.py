@@ -35,6 +35,7 @@ ENGINE_ARGUMENTS = (
     *("--max-logprobs", "-1"),
     *("--enforce-eager",),
     *("--seed", "0"),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
 )
 
 
