@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 
 from agentcache.engine_client import EngineClient
 from agentcache.errors import EngineError, UsageError
 
 _POLL_S = 1.0
+_MOST, _WITHIN_S = 5, 60.0
+"""Who asks so often in so short a time whether the engine is back has another trouble."""
 
 
 class ForeignEngine:
@@ -30,6 +34,7 @@ class ForeignEngine:
         self.url = url.rstrip("/").removesuffix("/v1")
         self._say, self._api_key, self._on_ready = say, api_key, on_ready
         self._closing = threading.Event()
+        self._asked: deque[float] = deque(maxlen=_MOST)
 
     def client(self) -> EngineClient:
         return EngineClient(self.url, self._api_key or None)
@@ -45,7 +50,11 @@ class ForeignEngine:
             self._on_ready(client)
 
     def came_back(self) -> bool:
-        """Wait until the engine answers; False if `stop` was called before."""
+        """Asked when something went wrong: wait until the engine answers. False if `stop` was called before, or if it
+        went wrong again and again although the engine answers."""
+        self._asked.append(time.monotonic())
+        if len(self._asked) == _MOST and self._asked[-1] - self._asked[0] < _WITHIN_S:
+            return False
         with self.client() as client:
             while not self._closing.wait(_POLL_S):
                 if client.healthy():

@@ -118,9 +118,11 @@ class Supervisor:
         try:
             self._engine.stop()
         finally:
-            if self._thread.is_alive():
-                self._thread.join(15.0)
-            self._engine.kill()  # one that was just being started
+            deadline = time.monotonic() + _NOTICE_S
+            while self._thread.is_alive() and time.monotonic() < deadline:
+                self._engine.kill()  # one that was just being started
+                self._thread.join(_POLL_S)
+            self._engine.kill()
             self._standin.stop()
             self._listening.close()
 
@@ -161,7 +163,7 @@ class Supervisor:
             self._engine = Engine(self._options, self._on_line, self._listening)
             self.restarts += 1
             self._make_ready()
-        except AgentCacheError:
+        except (AgentCacheError, OSError, ValueError):
             return False  # said with the next attempt, or when given up
         self._say("engine: answers again")
         return True
