@@ -14,6 +14,7 @@ from typing import Any, Final
 
 JSON_LOG: Final = "AGENTCACHE_LOG_JSON"
 """Environment variable: the engine writes an object for each request."""
+_LEFT_OUT: Final = ("placed", "broken", "trace_headers")
 _OURS: Final = '{"log": "agentcache", '
 _WARNING: Final = re.compile(r"\bWARNING\b.*?\bagentcache: (.*)")
 
@@ -26,7 +27,7 @@ def json_line(event: str, **fields: Any) -> str:
 def write_request(record: dict[str, Any]) -> None:
     """One line for a finished request, if the engine was started with JSON_LOG. No text of its prompt is in it."""
     if os.environ.get(JSON_LOG):
-        fields = {key: value for key, value in record.items() if key not in ("placed", "broken")}
+        fields = {key: value for key, value in record.items() if key not in _LEFT_OUT}
         broken = record["broken"]
         print(json_line("request", **fields, broken_by=broken["cause"] if broken else ""), flush=True)
 

@@ -59,7 +59,7 @@ class RequestLog:
 
 
 def _told(record: Record, names: Names) -> Record:
-    told = {key: value for key, value in record.items() if key != "placed"}
+    told = {key: value for key, value in record.items() if key not in ("placed", "trace_headers")}
     told["reused"] = [
         {"start": start, "stop": stop, "recomputed": recomputed, "entry": entry, **names.of(entry)}
         for start, stop, entry, recomputed in record["placed"]

@@ -86,7 +86,7 @@ class Prompts:
         )
 
     def keep(self, name: str, tokens: Tokens, pages: Sequence[Hashable], namespace: str) -> None:
-        """Remember a request's prompt, or, once it is answered, its prompt with the answer."""
+        """Remember a request's prompt."""
         self._drop(name)
         if len(tokens) > self._max_tokens:
             return
@@ -94,6 +94,21 @@ class Prompts:
         self._num_tokens += len(tokens)
         for page in pages:
             self._page_of[page] = name
+        self._shrink()
+
+    def answered(self, name: str, answer: Tokens, pages: Sequence[Hashable]) -> None:
+        """The next turn's prompt goes on with the answer. pages: of prompt and answer together"""
+        kept = self._kept.get(name)
+        if kept is None:
+            return
+        kept.tokens = np.concatenate([kept.tokens, answer])
+        self._num_tokens += len(answer)
+        for page in pages[len(kept.pages) :]:
+            self._page_of[page] = name
+            kept.pages.append(page)
+        self._shrink()
+
+    def _shrink(self) -> None:
         while len(self._kept) > self._max_prompts or self._num_tokens > self._max_tokens:
             self._drop(next(iter(self._kept)))
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from vllm.v1.request import Request
 
+    from agentcache.entry import Tokens
     from agentcache.plan.types import Plan
     from agentcache.plugin.request import Wish
 
@@ -63,10 +64,9 @@ class Account:
         self._samples: list[dict[str, Any]] = []
         self._tiers_at = float("-inf")
 
-    def admitted(self, request: Request, wish: Wish) -> None:
-        """For the first time. It is compared with earlier prompts of its own page namespace."""
+    def admitted(self, request: Request, wish: Wish, tokens: Tokens) -> None:
+        """For the first time. It is compared with earlier prompts of its own page namespace. tokens: its prompt"""
         namespace = wish.page_namespace
-        tokens = as_tokens(request.prompt_token_ids or ())
         pages = request.block_hashes[: len(tokens)]
         parting = self._prompts.parting(tokens, pages, namespace)
         self._prompts.keep(request.request_id, tokens, pages, namespace)
@@ -104,9 +104,7 @@ class Account:
             self._look(name, opened)
             self._unanswered.pop(name, None)
         if request.num_output_tokens:
-            self._prompts.keep(
-                name, as_tokens(request.all_token_ids), request.block_hashes, opened.wish.page_namespace
-            )
+            self._prompts.answered(name, as_tokens(request.output_token_ids), request.block_hashes)
         first = opened.first_token_at
         record = replace(
             record,
@@ -115,7 +113,12 @@ class Account:
             ttft_s=None if first is None else max(0.0, first - request.arrival_time),
             output_tokens=request.num_output_tokens,
         )
-        whole = replace(record, placed=spans_of(plan, record.prompt_tokens), parting=opened.parting)
+        whole = replace(
+            record,
+            placed=spans_of(plan, record.prompt_tokens),
+            parting=opened.parting,
+            trace_headers=request.trace_headers,
+        )
         self._records[name] = whole.with_load(took) if took is not None else whole
         if record.fallback:
             self.reasons[record.fallback] += 1

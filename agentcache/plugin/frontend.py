@@ -11,12 +11,15 @@ from agentcache.observe.names import Names
 
 if TYPE_CHECKING:
     from agentcache.plugin.metrics import Metrics
+    from agentcache.plugin.tracing import Tracing
 
 LOG = RequestLog()
 NAMES = Names()
 SAMPLES: deque[dict[str, Any]] = deque(maxlen=4)
 """Prompts to be repeated, as token ids; the latest push out the oldest."""
 METRICS: Metrics | None = None
+TRACING: Tracing | None = None
+"""None unless the server was given somewhere to send traces."""
 
 
 def receive(news: dict[str, Any]) -> None:
@@ -24,4 +27,6 @@ def receive(news: dict[str, Any]) -> None:
     for record in news["requests"]:
         LOG.add(record)
         write_request(record)
+        if TRACING is not None:
+            TRACING.record(record)
     SAMPLES.extend(news["samples"])

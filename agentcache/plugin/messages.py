@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -63,6 +64,8 @@ class RequestRecord:
     ttft_s: from then until its first token left the engine, None if it was aborted before; output_tokens: generated
     placed: the spans by place, the first `agentcache.plugin.account.MAX_SPANS`; the worker half gets none
     parting: where it stopped being what an earlier prompt was, None if it did not; the worker half is not told
+    match_s: spent on finding entries and on the plan, at its admission
+    trace_headers: of the client, where traces are sent somewhere; None otherwise
     """
 
     request_id: str
@@ -84,15 +87,22 @@ class RequestRecord:
     output_tokens: int = 0
     placed: tuple[SpanRecord, ...] = ()
     parting: Parting | None = None
+    match_s: float = 0.0
+    trace_headers: Mapping[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON has it; `entries` are in `placed`."""
         parting = asdict(self.parting) if self.parting is not None else None
-        return {**self.summary(), "placed": [list(span) for span in self.placed], "parting": parting}
+        return {
+            **self.summary(),
+            "placed": [list(span) for span in self.placed],
+            "parting": parting,
+            "trace_headers": dict(self.trace_headers) if self.trace_headers else None,
+        }
 
     def summary(self) -> dict[str, Any]:
         """What it cost and took, without what it said and reused."""
-        hidden = ("entries", "placed", "parting")
+        hidden = ("entries", "placed", "parting", "trace_headers")
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in hidden}
 
     def with_load(self, blended: Blended) -> RequestRecord:

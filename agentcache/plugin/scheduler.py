@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from vllm.v1.request import RequestStatus
 
-from agentcache.entry import EntryInfo, as_tokens, entries_of_stream
+from agentcache.entry import EntryInfo, Tokens, as_tokens, entries_of_stream
 from agentcache.learn.note import Note
 from agentcache.learn.runs import MIN_TOKENS, mask_of, runs_to_learn
 from agentcache.match import Matcher
@@ -51,10 +51,18 @@ class _Live:
     plan: Plan | None = None
     candidate: Plan | None = None
     prefix_hit: int = 0
+    match_s: float = 0.0
     admitted: bool = False
     blended: Blended | None = None
     fetch: Fetch | None = None
     to_store: deque[EntryInfo] = field(default_factory=deque)
+    _tokens: Tokens | None = None
+
+    def all_tokens(self) -> Tokens:
+        """Its prompt, and what it has generated so far: int32 [n], converted once as long as nothing comes to it."""
+        if self._tokens is None or len(self._tokens) != self.request.num_tokens:
+            self._tokens = as_tokens(self.request.all_token_ids)
+        return self._tokens
 
 
 class SchedulerHalf:
@@ -178,6 +186,13 @@ class SchedulerHalf:
         live = self._live.get(request.request_id)
         if live is None:
             return 0
+        began = time.perf_counter()
+        try:
+            return self._match(live, num_computed)
+        finally:
+            live.match_s = time.perf_counter() - began
+
+    def _match(self, live: _Live, num_computed: int) -> int | None:
         live.candidate = None
         live.prefix_hit = num_computed
         if live.wish.background and self._agents_are_served():
@@ -187,7 +202,7 @@ class SchedulerHalf:
         if self._hit_is_being_computed(live, num_computed) or self._is_fetching(live):
             return None
         self._drop_evicted()
-        tokens = as_tokens(request.all_token_ids)
+        tokens = live.all_tokens()
         with self._matcher_lock:
             # What must stay exact has no use for runs that were joined over changed tokens.
             spans = self.matcher.match(tokens, salts=live.wish.domains, joined=not live.wish.cuts)
@@ -286,7 +301,7 @@ class SchedulerHalf:
             stop = start + num_external
             live.plan = Plan(start, stop, (), np.arange(start, stop, dtype=np.int64))
         policy = live.wish.policy
-        tokens = as_tokens(request.all_token_ids)
+        tokens = live.all_tokens()
         self._loads.append(
             LoadOp(request.request_id, tokens, pages, live.plan, policy.strategy, policy.budget or 0.0)
         )
@@ -356,7 +371,8 @@ class SchedulerHalf:
 
     def _open_account(self, live: _Live) -> None:
         try:
-            self.account.admitted(live.request, live.wish)
+            tokens = live.all_tokens()[: live.request.num_prompt_tokens]
+            self.account.admitted(live.request, live.wish, tokens)
             self.account.claim(live.request, self._record(live).reused_tokens)
         except Exception:  # a request is worth more than its entry in the books
             logger.exception("agentcache: a request is not accounted for")
@@ -409,6 +425,7 @@ class SchedulerHalf:
             load_s=0.0,
             recompute_s=0.0,
             finished_at=time.time(),
+            match_s=live.match_s,
             entries=tuple(dict.fromkeys(span.entry for span in live.plan.spans))
             if live.plan is not None
             else (),

@@ -92,3 +92,19 @@ def test_ten_thousand_tokens_are_compared_by_their_pages_first() -> None:
     parting = prompts.parting(base, [("page", 7, 599)], "")
     assert parting is not None
     assert (parting.other, parting.common) == ("7", 5_007)
+
+
+def test_the_next_turn_goes_on_with_the_answer() -> None:
+    prompts = Prompts()
+    add(prompts, "first", [1, 2, 3, 4, 5])
+    whole = as_tokens([1, 2, 3, 4, 5, 6, 7, 8, 9])
+    prompts.answered("first", whole[5:], pages(whole))
+    assert prompts.num_tokens == 9
+    grown = as_tokens([*whole.tolist(), 1, 1])
+    assert prompts.parting(grown, pages(grown), "") is None
+    other = as_tokens([*whole.tolist()[:8], 0, 1])
+    parting = prompts.parting(other, pages(other), "")
+    assert parting is not None
+    assert parting.common == 8
+    prompts.answered("unknown", whole, [])
+    assert prompts.num_tokens == 9

@@ -32,6 +32,7 @@ from agentcache.plugin.inline import InlineReferences
 from agentcache.plugin.navigation import Navigation
 from agentcache.plugin.routes import context, expect, learn, page, requests, status, warming
 from agentcache.plugin.shadow import Shadow
+from agentcache.plugin.tracing import Tracing
 from agentcache.plugin.traffic import CountRequests, Traffic
 from agentcache.settings import EngineSettings
 
@@ -70,6 +71,8 @@ class AgentCacheRoutes:
         state.agentcache_shown = requests.Shown()
         if engine_client is not None:
             frontend.LOG.decode = _decoder(engine_client)
+            if await engine_client.is_tracing_enabled():
+                frontend.TRACING = Tracing()
         state.agentcache_shadow = None
         if engine_client is not None and _settings(args).shadow:
             state.agentcache_shadow = Shadow(engine_client, state.agentcache_traffic, _settings(args))
