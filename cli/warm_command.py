@@ -46,7 +46,8 @@ def warm(
         bool, typer.Option("--json", help="Print progress as JSON, one object a line.")
     ] = False,
     learn_budget: Annotated[
-        str, typer.Option(help="With --follow: most bytes learned from traffic. Needs the server's worker key.")
+        str,
+        typer.Option(help="With --follow: most bytes learned from traffic. Needs the server's worker key."),
     ] = "0",
 ) -> None:
     """Compute the entries of PATH's files in a running server, when its agents leave it time."""

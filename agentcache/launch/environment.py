@@ -1,6 +1,6 @@
 """What makes a program talk to the endpoint: environment variables, and settings in a folder that goes away again.
 
-Nothing of the user's own is read or written: programs that keep settings in a folder are given another folder. A client
+The user's own settings are not changed: programs that keep settings in a folder are given another folder. A client
 that none of this reaches takes its settings from its command line (docs/clients says which).
 """
 

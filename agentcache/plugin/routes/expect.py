@@ -5,6 +5,8 @@ POST /agentcache/expect    {"tokens": [[id, ...], ...], "cache_salt": "..."}: te
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
@@ -14,10 +16,13 @@ from agentcache.plugin.rpc import EXPECT
 router = APIRouter(prefix="/agentcache")
 
 
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
 class Expected(BaseModel):
     """Token ids, each list a text by itself; `cache_salt` as in the prompts that they will come in."""
 
-    tokens: list[list[int]] = Field(max_length=1000)
+    tokens: list[list[TokenId]] = Field(max_length=1000)
     cache_salt: str | None = None
 
 
