@@ -65,7 +65,7 @@ def test_a_tool_call_streamed_through_messages(server: Server) -> None:
         messages=QUESTION,
         tools=[ANTHROPIC_TOOL],
         tool_choice={"type": "tool", "name": "paint"},
-        temperature=0.0,
+        extra_body={"temperature": 0.0},
         stream=True,
     )
     kinds, names = [], []
