@@ -152,6 +152,7 @@ def serving(*, empty: bool = False) -> Iterator[str]:
         shown.files = files()
         shown.num_files = len(shown.files)
     bound = bind("127.0.0.1", 0)
+    bound.listen()  # nobody is refused while the thread starts
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()

@@ -17,7 +17,7 @@ from agentcache.observe.difference import CAUSES, SHOWN, difference
         ("Date: Mon Nov 30 07:35\n", "Date: Tue Dec 1 07:35\n", "timestamp"),
         ("at 1796022911 s", "at 1796022999 s", "timestamp"),
         ("time 9:59 now", "time 10:01 now", "timestamp"),
-        ("cwd: /home/me/a/b.py\n", "cwd: /home/me/c/b.py\n", "path"),
+        ("cwd: /srv/me/a/b.py\n", "cwd: /srv/me/c/b.py\n", "path"),
         ("see utils.py\n", "see units.py\n", "path"),
         (r"in C:\work\one", r"in C:\work\two", "path"),
         ("turn 9 of many", "turn 10 of many", "counter"),
