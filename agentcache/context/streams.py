@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,6 +124,9 @@ def _load(model: str) -> Tokenizer:
         if folder.is_dir():
             tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         else:
+            logging.getLogger("huggingface_hub").setLevel(
+                logging.CRITICAL
+            )  # its retries: the error says it once
             tokenizer = Tokenizer.from_pretrained(model)
     except Exception as error:
         raise ModelError(f"{model} has no fast tokenizer (tokenizer.json): {error}") from error

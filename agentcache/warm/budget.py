@@ -53,14 +53,17 @@ class Budget:
         self._tokens += sum(fresh.values())
         return victims
 
-    def demote(self, entries: Iterable[str]) -> None:
-        """Nothing wants these any more: they are the first to go, and stay until then."""
+    def demote(self, entries: Iterable[str]) -> bool:
+        """Nothing wants these any more: they are the first to go, and stay until then. Whether any of them is held."""
+        found = False
         for entry in entries:
             held = self._held.pop(entry, None)
             if held is not None:
+                found = True
                 self._held[entry] = _Held(
                     held.tokens, _DEAD
                 )  # dead from now on: behind those that died before
+        return found
 
     def forget(self, entries: Iterable[str]) -> None:
         """These are gone."""

@@ -103,8 +103,8 @@ class WarmService:
 
     def demote(self, entry_ids: Iterable[str]) -> None:
         """Nothing wants these entries any more: they are the first to go when room is needed."""
-        self.budget.demote(entry_ids)
-        self._closed = None
+        if self.budget.demote(entry_ids):
+            self._closed = None
 
     def run_once(self) -> Progress:
         """Return when nothing is left to do."""
