@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 
 from agentcache.engine_client import EngineClient
-from agentcache.errors import EngineError, UsageError
+from agentcache.errors import EngineError
+from agentcache.listening import bind
 from agentcache.settings import WORKER_KEY, EngineSettings
 
 CONNECTOR = "AgentCacheConnector"
@@ -236,21 +237,6 @@ def check_installed() -> None:
                 "the installed torchvision does not match torch, and vLLM will not import; "
                 "run `pip uninstall -y torchvision torchaudio torchcodec` (nothing here needs them)"
             )
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to an address, not yet listening. port: 0 takes a free one. UsageError if it is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        raise UsageError(
-            f"port {port} on {host} is in use or not allowed; choose another with --port"
-        ) from error
-    return bound
 
 
 def url_of(host: str, port: int) -> str:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from agentcache.engine import Engine, EngineOptions, bind, url_of
+from agentcache.engine import Engine, EngineOptions, url_of
 from agentcache.engine_client import EngineClient
 from agentcache.errors import AgentCacheError, EngineError
+from agentcache.listening import bind
 from agentcache.standin import StandIn
 
 _POLL_S = 0.2

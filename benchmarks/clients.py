@@ -34,8 +34,8 @@ from typing import Any
 from machine import machine
 
 from agentcache import paths
-from agentcache.engine import bind
 from agentcache.engine_client import EngineClient
+from agentcache.listening import bind
 from agentcache.models import resolve
 from agentcache.replay.trace import PATHS
 from agentcache.serve import ServeOptions, Server

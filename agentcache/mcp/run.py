@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -22,6 +21,7 @@ from agentcache.context.roots import Roots
 from agentcache.engine_client import EngineClient
 from agentcache.errors import UsageError
 from agentcache.indexer import Watcher
+from agentcache.listening import listen
 from agentcache.mcp.server import make_server
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run_http(options: McpOptions, host: str, port: int, key: str, on_ready: Call
 
     if host not in LOOPBACK and not key:
         raise UsageError(f"refusing to listen on {host} without a key: set AGENTCACHE_MCP_KEY or give --key")
-    listening = _listen(host, port)
+    listening = listen(host, port)
     with closing(listening), _context(options) as (context, wait_ready):
         app: ASGIApp = make_server(context, wait_ready).streamable_http_app(
             streamable_http_path=PATH, host=host
@@ -130,17 +130,3 @@ class _KeyGuard:
                 await JSONResponse({"error": "send the key as a bearer token"}, 401)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except OSError as error:
-        listening.close()
-        raise UsageError(
-            f"port {port} of {host} cannot be used: {error.strerror}; try another --port"
-        ) from error
-    return listening

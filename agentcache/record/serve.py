@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
 from agentcache.errors import UsageError
+from agentcache.listening import listen
 from agentcache.record.proxy import make_app
 from agentcache.record.writer import TraceWriter
 
@@ -24,15 +24,7 @@ def record(upstream: str, host: str, port: int, out: Path, on_ready: Callable[[s
 
     if not upstream.startswith(("http://", "https://")):
         raise UsageError(f"--upstream must be a URL such as http://127.0.0.1:8100, not {upstream}")
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except OSError as error:
-        listening.close()
-        raise UsageError(
-            f"port {port} of {host} cannot be used: {error.strerror}; try another --port"
-        ) from error
+    listening = listen(host, port)
     with closing(listening), closing(TraceWriter(out)) as writer:
         config = uvicorn.Config(
             make_app(upstream, writer),

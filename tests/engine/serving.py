@@ -95,7 +95,7 @@ class Server:
             self.flush()
             if not self.client.missing([info.id for info in infos]):
                 return
-            assert time.monotonic() < deadline, "entries were not stored within a minute"
+            assert time.monotonic() < deadline, f"entries were not stored within a minute: {self.status()}"
 
     def flush(self) -> None:
         deadline = time.monotonic() + 60.0

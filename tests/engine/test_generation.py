@@ -36,7 +36,8 @@ def complete(server: Server, prompt: list[int], wish: dict[str, Any], **more: An
     if wish.get("mode") != "exact":
         counters = answer["kv_transfer_params"]["agentcache"]
         assert counters["fallback"] == ""
-        assert counters["spans"] >= 3
+        # Of several answers, the later ones may find the first one's pages.
+        assert counters["spans"] >= 3 or counters["prefix_hit_tokens"] > 1000
     return [choice["text"] for choice in answer["choices"]]
 
 

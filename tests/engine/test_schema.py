@@ -20,6 +20,7 @@ def test_no_request_breaks_a_route(server: Server, tmp_path: Path) -> None:
         *("--include-path-regex", "^/agentcache(/|$)"),
         *("--checks", "not_a_server_error,content_type_conformance,response_schema_conformance"),
         *("--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--seed", "1", "--no-color"),
+        *("--request-timeout", "120"),  # the self-test alone takes ten seconds on a busy machine
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

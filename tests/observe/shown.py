@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from agentcache.engine import bind
+from agentcache.listening import bind
 from agentcache.observe.log import RequestLog
 from agentcache.observe.names import Names
 from agentcache.plugin import frontend

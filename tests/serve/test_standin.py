@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from agentcache.engine import bind
+from agentcache.listening import bind
 from agentcache.standin import StandIn
 from agentcache.supervisor import RestartPolicy
 
