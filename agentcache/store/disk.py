@@ -292,7 +292,7 @@ class DiskTier:
                 self._catalog.release(reservation)
                 self._catalog.upsert(self._model, [Row(info, size, now, now, 0)])
             self._own.add(info.id)
-        except OSError:
+        except (OSError, sqlite3.Error):
             with suppress(sqlite3.Error):  # else the next process to open the root releases it
                 self._catalog.release(reservation)
             raise
