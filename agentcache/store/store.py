@@ -175,16 +175,21 @@ class EntryStore:
 
     def read(self, id: str) -> torch.Tensor:
         """The entry's K/V, shared: never write to it. EntryMissing, or EntryCorrupt (out of service now)."""
-        failure: StoreError
         try:
             return self._ram.read(id)[1]
-        except (EntryMissing, EntryCorrupt) as error:
-            failure = error
+        except EntryMissing:
+            corrupt = ""
+        except EntryCorrupt as error:
+            corrupt = str(
+                error
+            )  # not the error itself: its traceback would hold what the callers hold, for long
         try:
             info, kv = self._read_below(id)
-        except (EntryMissing, EntryCorrupt) as error:
+        except (EntryMissing, EntryCorrupt):
             self._tell([id])
-            raise (failure if isinstance(failure, EntryCorrupt) else error) from None
+            if corrupt:
+                raise EntryCorrupt(corrupt) from None
+            raise
         if self._mover.pending_bytes + kv.nbytes <= _MOVING_BYTES:
             self._mover.submit(Pending(info, kv))
         return kv

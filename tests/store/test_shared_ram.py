@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -138,3 +140,24 @@ def test_opened_with_a_smaller_budget(open_store: OpenStore, root: Path) -> None
     one._ram.drop_mappings()
     open_store(ram=2 * FILE_50)
     assert in_shared_memory(root) == 2 * FILE_50
+
+
+def test_a_read_below_ram_keeps_nothing_of_its_caller(open_store: OpenStore) -> None:
+    """Entries it holds could not be evicted until the next collection of garbage."""
+    store = open_store()
+    info, kv = make_entry(1)
+    store.put(info, kv)
+    assert store.flush(30)
+    assert store._ram.remove(info.id)
+
+    def caller() -> weakref.ref[Event]:
+        held = Event()
+        store.read(info.id)
+        return weakref.ref(held)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert caller()() is None
+    finally:
+        gc.enable()
