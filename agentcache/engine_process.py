@@ -8,9 +8,28 @@ with the starter when an engine dies, and the next engine takes it over (`agentc
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 import sys
+import threading
+import time
+from multiprocessing.connection import wait
+
+_PATIENCE_S = 15.0
+"""How long a server may outlive its engine core."""
+
+
+def end_with_the_core(patience_s: float = _PATIENCE_S) -> None:
+    """Wait until a process that this one started has ended; then this one has `patience_s` to end in order.
+
+    vLLM's server ends when its core has died, but not always: it may wait for a connection for ever, and accept none.
+    """
+    while not (started := multiprocessing.active_children()):
+        time.sleep(1.0)
+    wait([process.sentinel for process in started])
+    time.sleep(patience_s)
+    os._exit(1)
 
 
 def main() -> None:
@@ -37,6 +56,7 @@ def main() -> None:
         ToolParserManager.import_tool_parser(arguments.tool_parser_plugin)
     validate_api_server_args(arguments)
     set_ulimit()
+    threading.Thread(target=end_with_the_core, name="end-with-the-core", daemon=True).start()
     host, port = listening.getsockname()[:2]
     uvloop.run(run_server_worker(f"http://{host}:{port}", listening, arguments))
 
