@@ -23,8 +23,8 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """As `bind`, and listening: who connects now waits until somebody accepts."""
+def listen(host: str, port: int, backlog: int = 128) -> socket.socket:
+    """As `bind`, and listening: who connects now waits until somebody accepts, `backlog` of them at most."""
     listening = bind(host, port)
-    listening.listen(128)
+    listening.listen(backlog)
     return listening

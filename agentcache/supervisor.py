@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from agentcache.engine import Engine, EngineOptions, url_of
 from agentcache.engine_client import EngineClient
 from agentcache.errors import AgentCacheError, EngineError
-from agentcache.listening import bind
+from agentcache.listening import listen
 from agentcache.standin import StandIn
 
 _POLL_S = 0.2
@@ -57,8 +57,7 @@ class Supervisor:
     ) -> None:
         self._say, self._on_line, self._on_ready = say, on_line, on_ready
         self._policy = policy or RestartPolicy()
-        self._listening = bind(options.host, options.port)
-        self._listening.listen(_BACKLOG)
+        self._listening = listen(options.host, options.port, _BACKLOG)
         self.port: int = self._listening.getsockname()[1]
         self.url = url_of(options.host, self.port)
         self._options = replace(options, port=self.port)

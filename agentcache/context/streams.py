@@ -124,9 +124,8 @@ def _load(model: str) -> Tokenizer:
         if folder.is_dir():
             tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         else:
-            logging.getLogger("huggingface_hub").setLevel(
-                logging.CRITICAL
-            )  # its retries: the error says it once
+            # Not a line for each of its retries: the error says it once.
+            logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
             tokenizer = Tokenizer.from_pretrained(model)
     except Exception as error:
         raise ModelError(f"{model} has no fast tokenizer (tokenizer.json): {error}") from error

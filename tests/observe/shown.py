@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from agentcache.listening import bind
+from agentcache.listening import listen
 from agentcache.observe.log import RequestLog
 from agentcache.observe.names import Names
 from agentcache.plugin import frontend
@@ -151,8 +151,7 @@ def serving(*, empty: bool = False) -> Iterator[str]:
         fill(frontend.LOG, frontend.NAMES)
         shown.files = files()
         shown.num_files = len(shown.files)
-    bound = bind("127.0.0.1", 0)
-    bound.listen()  # nobody is refused while the thread starts
+    bound = listen("127.0.0.1", 0)  # nobody is refused while the thread starts
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()

@@ -13,6 +13,7 @@ if __name__ == "__main__":
     core = multiprocessing.get_context("spawn").Process(target=time.sleep, args=[600])
     core.start()
     threading.Thread(target=end_with_the_core, args=[0.5], daemon=True).start()
+    time.sleep(1)  # it has to see the core alive first
     if sys.argv[1] == "killed":
         os.kill(core.pid, signal.SIGKILL)
     time.sleep(4)
