@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from agentcache.blend.forward import NoLayers, PagedForward
+from agentcache.blend.joined import Held
 from agentcache.blend.move import choose
 from agentcache.blend.pages import PagedKV
 from agentcache.blend.ranks import agree
@@ -52,6 +53,7 @@ class BlendResult:
     lost: entry id to why it could not be read; holes: its tokens, computed instead
     topped_up: reused positions that were recomputed because of their scores; no_scores: why there were none
     load_s, compute_s: its share of the time that it and those executed together with it took
+    held: what is still to be computed, in the engine's next forward; `settle` once that is over
     """
 
     lost: dict[str, str] = field(default_factory=dict)
@@ -60,6 +62,13 @@ class BlendResult:
     no_scores: str = ""
     load_s: float = 0.0
     compute_s: float = 0.0
+    share: float = 1.0
+    held: Held | None = None
+
+    def settle(self) -> None:
+        """Take over what the forward has cost."""
+        if self.held is not None:
+            self.compute_s, self.held = self.held.seconds * self.share, None
 
 
 class BlendExecutor:
@@ -96,11 +105,16 @@ class BlendExecutor:
         return self.execute_all([Job(plan, tokens, pages, strategy, budget)])[0]
 
     @torch.inference_mode()
-    def execute_all(self, jobs: Sequence[Job]) -> list[BlendResult]:
+    def execute_all(
+        self, jobs: Sequence[Job], failed: Callable[[Exception], None] | None = None
+    ) -> list[BlendResult]:
         """Carry out several plans, in order: a later one may stand on pages that an earlier one fills.
 
         Those that need no scores are recomputed together: a forward of few tokens costs nearly as much as one of many.
+        failed: given where a forward of the engine follows, which may do it (`PagedForward.with_next_step`)
         """
+        if failed is not None and not any(job.strategy in _SCORES for job in jobs):
+            return self._execute(jobs, failed)
         results: list[BlendResult] = []
         together: list[Job] = []
         for job in jobs:
@@ -112,7 +126,9 @@ class BlendExecutor:
             together = []
         return results + (self._execute(together) if together else [])
 
-    def _execute(self, jobs: Sequence[Job]) -> list[BlendResult]:
+    def _execute(
+        self, jobs: Sequence[Job], failed: Callable[[Exception], None] | None = None
+    ) -> list[BlendResult]:
         results = [BlendResult() for _ in jobs]
         began = time.perf_counter()
         gone = self._load(jobs, results)
@@ -122,13 +138,28 @@ class BlendExecutor:
             plan = replace(job.plan, recompute=with_holes(job.plan.recompute, lost))
             result.holes = sum(span.length for span in lost)
             todo.append((self._topped_up(plan, job, result), job.tokens, job.pages))
-        self._forward.run_all(todo)
+        held: Held | None = None
+        if failed is not None:
+            held = self._forward.with_next_step(todo, failed)
+        else:
+            self._forward.run_all(todo)
         load_s, compute_s = loaded - began, time.perf_counter() - loaded
         total = max(1, sum(len(positions) for positions, _, _ in todo))
         for result, (positions, _, _) in zip(results, todo, strict=True):
             result.load_s = load_s / len(jobs)
-            result.compute_s = compute_s * len(positions) / total
+            result.share = len(positions) / total
+            result.compute_s = compute_s * result.share
+            result.held = held
         return results
+
+    def flush(self) -> None:
+        """Compute what is still held: no forward has come."""
+        self._forward.join.flush()
+
+    @property
+    def forwards(self) -> dict[str, int]:
+        """How many steps of the engine took what was recomputed along, and how many times it had its own forward."""
+        return {"joined": self._forward.join.joined, "apart": self._forward.join.apart}
 
     def _load(self, jobs: Sequence[Job], results: Sequence[BlendResult]) -> list[list[Span]]:
         """Write what can be read into the pages. The spans of each job that any rank could not read."""

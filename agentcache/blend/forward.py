@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from vllm.forward_context import set_forward_context
 
 from agentcache.blend.adapters import without_adapters
+from agentcache.blend.joined import Held, Rows, StepJoin, as_rows
 from agentcache.blend.pages import PagedKV
 from agentcache.blend.virtual import VirtualBatch
 from agentcache.entry import Tokens
@@ -38,6 +39,7 @@ class PagedForward:
         self._max_rows = sys.maxsize if on_cpu else int(runner.vllm_config.scheduler_config.max_num_seqs)
         self._batch = VirtualBatch(runner)
         self._layered = _layered(runner.get_model())
+        self.join = StepJoin(runner, self._batch, max_tokens, self._max_rows)
 
     @property
     def model(self) -> torch.nn.Module:
@@ -92,18 +94,36 @@ class PagedForward:
         if batch:
             self._run_batch(batch)
 
+    def with_next_step(
+        self,
+        jobs: Sequence[tuple[Positions, Tokens, Sequence[int]]],
+        failed: Callable[[Exception], None],
+    ) -> Held | None:
+        """As `run_all`, but within the engine's next forward if that can be; None: it was done at once.
+
+        failed: told, before that forward, that it could not be done
+        """
+        if not self.join.usable or not any(len(positions) for positions, _, _ in jobs):
+            self.run_all(jobs)
+            return None
+        pieces = [(runs(positions), tokens, pages) for positions, tokens, pages in jobs if len(positions)]
+        held = Held(lambda: self._rows(pieces), lambda: self.run_all(jobs), failed)
+        self.join.hold(held)
+        return held
+
     def _run_batch(self, batch: Sequence[tuple[Runs, Tokens, Sequence[int]]]) -> None:
-        wheres = [
-            torch.from_numpy(np.concatenate([np.arange(a, b) for a, b in piece])) for piece, _, _ in batch
-        ]
-        tables: list[torch.Tensor] = []
-        for piece, _, pages in batch:
-            tables += [self._paged.block_table(pages)] * len(piece)
-        slots = [self._paged.slots(pages, own) for (_, _, pages), own in zip(batch, wheres, strict=True)]
-        ids = [torch.from_numpy(tokens)[own] for (_, tokens, _), own in zip(batch, wheres, strict=True)]
-        padded = torch.nn.utils.rnn.pad_sequence(tables, batch_first=True)
-        rows = np.concatenate([piece for piece, _, _ in batch])
-        self._forward(torch.cat(ids), torch.cat(wheres), rows, padded, torch.cat(slots))
+        rows = self._rows(batch)
+        self._forward(rows.ids, rows.positions, rows.runs, rows.block_tables, rows.slots)
+
+    def _rows(self, batch: Sequence[tuple[Runs, Tokens, Sequence[int]]]) -> Rows:
+        pieces = []
+        for piece, tokens, pages in batch:
+            where = torch.from_numpy(np.concatenate([np.arange(a, b) for a, b in piece]))
+            ids = torch.from_numpy(tokens)[where]
+            pieces.append(
+                (piece, self._paged.block_table(pages), ids, where, self._paged.slots(pages, where))
+            )
+        return as_rows(pieces)
 
     def prefill(self, prompts: Sequence[tuple[Tokens, Sequence[int]]]) -> None:
         """Compute several whole prompts, each over pages of its own, as many in one forward as fit."""

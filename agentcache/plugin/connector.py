@@ -120,7 +120,7 @@ class AgentCacheConnector(KVConnectorBase_V1, SupportsHMA):
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
         if self._worker is not None:
-            self._worker.load(self._step())
+            self._worker.load(self._step(), before_forward=bool(forward_context.attn_metadata))
 
     def wait_for_save(self) -> None:
         if self._worker is not None and self._connector_metadata is not None:

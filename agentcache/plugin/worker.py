@@ -54,6 +54,7 @@ class WorkerHalf:
         self._parts: tuple[PagedForward, PagedKV, KeyShift] | None = None
         self._report = WorkerReport()
         self._loaded: dict[str, Blended] = {}
+        self._blending: list[tuple[LoadOp, BlendResult]] = []
         self._invalid_pages: set[int] = set()
         self._evicted: deque[str] = deque()
         self._prefetcher = ThreadPoolExecutor(1, thread_name_prefix="agentcache-prefetch")
@@ -110,34 +111,48 @@ class WorkerHalf:
                     self._give_up(f"self-test failed: {self._verdict.reason}")
         return self._verdict.to_dict()
 
-    def load(self, metadata: StepMetadata) -> None:
-        """Execute the step's loads, in order."""
+    def load(self, metadata: StepMetadata, before_forward: bool = False) -> None:
+        """Execute the step's loads, in order. before_forward: the engine's forward follows, and may recompute."""
         for record in metadata.finished:
             self._account(record)
         self.reasons.update(metadata.reasons)
         for note in metadata.notes:
             self.notes.add(note)
         if metadata.loads:
-            self._load(metadata.loads)
+            self._load(metadata.loads, before_forward)
 
-    def _load(self, ops: list[LoadOp]) -> None:
+    def _load(self, ops: list[LoadOp], before_forward: bool) -> None:
         if self._executor is None:  # claimed before the scheduler half was told
             for op in ops:
                 self._refuse(op)
             self._report.broken = self.unsupported
             return
         jobs = [Job(op.plan, op.tokens, op.pages, op.strategy, op.budget) for op in ops]
-        try:
-            results = self._executor.execute_all(jobs)
-        except Exception as error:
+
+        def failed(error: Exception) -> None:
+            self._blending = []
             for op in ops:
                 self._refuse(op)
             self._give_up(f"blending paused: {type(error).__name__}: {error}")
-            logger.exception(
-                "agentcache: blending failed and is paused until restart; requests are prefilled"
+            logger.error(
+                "agentcache: blending failed and is paused until restart; requests are prefilled",
+                exc_info=error,
             )
+
+        try:
+            results = self._executor.execute_all(jobs, failed if before_forward else None)
+        except Exception as error:
+            failed(error)
             return
-        for op, result in zip(ops, results, strict=True):
+        self._blending = list(zip(ops, results, strict=True))
+
+    def _settle(self) -> None:
+        """The step's forward is over: what was blended for it is done."""
+        if self._executor is not None:
+            self._executor.flush()
+        blending, self._blending = self._blending, []
+        for op, result in blending:
+            result.settle()
             self._loaded_one(op, result)
 
     def _loaded_one(self, op: LoadOp, result: BlendResult) -> None:
@@ -163,6 +178,7 @@ class WorkerHalf:
 
     def save(self, metadata: StepMetadata) -> None:
         """Execute the step's stores: read the pages now, write entries in the background."""
+        self._settle()
         for op in metadata.stores:
             try:
                 self._save(op)
@@ -188,6 +204,7 @@ class WorkerHalf:
 
     def take_report(self) -> WorkerReport | None:
         """What happened since the last call; None if nothing did."""
+        self._settle()
         report, self._report = self._report, WorkerReport()
         while self._evicted:
             report.lost.append(self._evicted.popleft())
@@ -254,6 +271,7 @@ class WorkerHalf:
             "unsupported": self.unsupported,
             "totals": {name: self.totals[name] for name in TOTALS},
             "fallbacks": dict(self.reasons),
+            "forwards": self._executor.forwards if self._executor is not None else {},
             "tiers": store.get("tiers", {}),
             "store": {name: value for name, value in store.items() if name != "tiers"},
             "token_bytes": self.store.layout.token_bytes if self.store is not None else 0,

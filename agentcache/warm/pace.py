@@ -66,6 +66,13 @@ class Pace:
             seconds = _URGENT_STEP_S if urgency <= URGENT else _SHARED_STEP_S
         return int(min(MAX_STEP_TOKENS, max(MIN_STEP_TOKENS, self.rate * seconds)))
 
+    def goes(self, traffic: Traffic, urgency: Urgency) -> int:
+        """How many goes may be in flight: two keep the engine busy while the next is prepared and the last is stored.
+
+        One where agents are about, who would wait for both, and where an edit may follow this one.
+        """
+        return 2 if traffic.idle_s > _SHARED_FOR_S and URGENT < urgency != Urgency.REFRESH else 1
+
     def wait_s(self, traffic: Traffic, urgency: Urgency) -> float:
         """Seconds until a job of this class may go on if no request comes; 0: now. Only sensible while none runs.
 

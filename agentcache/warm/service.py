@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from agentcache.entry import EntryInfo
@@ -39,6 +40,15 @@ class _Begun:
         return {info.id for info, missing in zip(self.entries, self.missing, strict=True) if missing}
 
 
+@dataclass(slots=True, eq=False)
+class _Go:
+    """Steps of different jobs that were sent together, and what the engine will say that it computed for each."""
+
+    batch: list[tuple[_Begun, Step]]
+    answers: list[Future[int]]
+    sent: float
+
+
 class WarmService:
     """Runs the jobs of its sources, the most urgent first, in the thread that calls `run` or `run_once`.
 
@@ -67,6 +77,8 @@ class WarmService:
         self._on_traffic = on_traffic
         self._max_step_tokens = max_step_tokens
         self._begun: list[_Begun] = []
+        self._flying: deque[_Go] = deque()
+        self._landed = 0.0
         self._closed: Urgency | None = None  # jobs of this class and behind do not fit the budget any more
         self._may_drop = True
         self._requests_seen = 0
@@ -87,12 +99,13 @@ class WarmService:
         self._wake.set()
 
     def stop(self) -> None:
-        """Make `run` return after the step in flight. May be called from any thread."""
+        """Make `run` return after what is in flight. May be called from any thread."""
         self._stopping.set()
         self._wake.set()
 
     def ask_again(self) -> None:
         """The engine is another one: find out anew what is missing of the jobs that were begun."""
+        self._abandon()
         for one in self._begun:
             one.reached = 0
         missing = self._engine.missing([info.id for one in self._begun for info in one.entries])
@@ -123,6 +136,7 @@ class WarmService:
         self._settle()
 
     def _settle(self) -> None:
+        self._land()
         state = "stopped" if self._stopping.is_set() else "full" if self._closed is not None else "idle"
         self._tell(state, force=state != self.progress.state)
 
@@ -134,11 +148,13 @@ class WarmService:
         if urgency is None:
             return False
         if traffic.running:
+            self._land()
             self._tell("waiting")
             self._engine.traffic(_LOOK_S)
             return True
         wait_s = self.pace.wait_s(traffic, urgency)
         if wait_s > 0:
+            self._land()
             self._tell("waiting")
             self._wake.wait(min(wait_s, _LOOK_S))
             self._wake.clear()
@@ -148,7 +164,8 @@ class WarmService:
             max_new = min(max_new, self._max_step_tokens)
         batch = self._batch(max_new)
         if batch:
-            self._compute(batch)
+            self._send(batch)
+        self._land(leave=self.pace.goes(traffic, urgency) - 1 if batch else len(self._flying) - 1)
         self._tell("warming")
         return True
 
@@ -175,17 +192,18 @@ class WarmService:
     def _batch(self, max_new: int) -> list[tuple[_Begun, Step]]:
         """Steps of different jobs for one go of the engine, `max_new` new tokens together."""
         batch: list[tuple[_Begun, Step]] = []
-        computing: set[str] = set()
+        flying = {id(begun) for go in self._flying for begun, _ in go.batch}
+        computing = {entry for go in self._flying for begun, _ in go.batch for entry in begun.wanted}
         room = max_new
         while room > 0 and len(batch) < _AT_ONCE:
             # Nothing makes an edit wait: what is less urgent is not even looked at with it.
             least = URGENT if batch and batch[0][0].job.urgency <= URGENT else Urgency.REFRESH
-            begun = self._next({id(one) for one, _ in batch}, least)
-            if begun is None:
-                break
+            begun = self._next(flying | {id(one) for one, _ in batch}, least)
+            if begun is None or begun.wanted & computing:
+                break  # what it shares with another one is computed once
             step = next_step(begun.job.cuts, begun.missing, begun.reached, room, self._engine.page_size)
             assert step is not None, "a job that is done is not in the list"
-            if batch and (step.stop not in begun.job.cuts or begun.wanted & computing):
+            if batch and step.stop not in begun.job.cuts:
                 break  # by itself, in the next go
             batch.append((begun, step))
             computing |= begun.wanted
@@ -234,6 +252,7 @@ class WarmService:
         entries = {info.id: info.num_tokens for info in begun.entries}
         victims = self.budget.hold(entries, int(begun.job.urgency), may_drop=self._may_drop)
         if victims:
+            self._land()  # it may hold some of them
             self._may_drop = self._engine.drop(victims)
             for source in self._sources:
                 source.lost(victims)
@@ -241,17 +260,37 @@ class WarmService:
 
     # computing
 
-    def _compute(self, batch: list[tuple[_Begun, Step]]) -> None:
-        began = time.monotonic()
-        if len(batch) == 1:
-            computed = [self._send(*batch[0])]
-        else:
-            with ThreadPoolExecutor(len(batch), thread_name_prefix="warm") as pool:
-                computed = list(pool.map(lambda one: self._send(*one), batch))
-        self.pace.observe(sum(computed), time.monotonic() - began)
+    def _send(self, batch: list[tuple[_Begun, Step]]) -> None:
+        pool = ThreadPoolExecutor(len(batch), thread_name_prefix="warm")
+        answers = [pool.submit(self._precompute, begun.job, step) for begun, step in batch]
+        pool.shutdown(wait=False)
+        self._flying.append(_Go(batch, answers, time.monotonic()))
+
+    def _precompute(self, job: Job, step: Step) -> int:
+        return self._engine.precompute(job.tokens[: step.stop], step.cuts, job.domain, job.salt)
+
+    def _land(self, leave: int = 0) -> None:
+        """Wait for goes in flight, the oldest first, until only `leave` are left."""
+        while len(self._flying) > max(0, leave):
+            try:
+                computed = [answer.result() for answer in self._flying[0].answers]
+            except BaseException:
+                self._abandon()
+                raise
+            self._landed_one(self._flying.popleft(), computed)
+
+    def _abandon(self) -> None:
+        """Forget what is in flight, once it has ended: what was stored is not missing when it is asked for again."""
+        wait([answer for go in self._flying for answer in go.answers])
+        self._flying.clear()
+
+    def _landed_one(self, go: _Go, computed: list[int]) -> None:
+        now = time.monotonic()
+        self.pace.observe(sum(computed), now - max(go.sent, self._landed))
+        self._landed = now
         self.progress.tokens_computed += sum(computed)
         stored: set[str] = set()
-        for (begun, step), tokens in zip(batch, computed, strict=True):
+        for (begun, step), tokens in zip(go.batch, computed, strict=True):
             begun.computed += tokens
             begun.reached = step.stop
             ends = begun.job.cuts[1:]
@@ -266,10 +305,6 @@ class WarmService:
                 for info, missing in zip(begun.entries, begun.missing, strict=True)
             ]
         self._finish()
-
-    def _send(self, begun: _Begun, step: Step) -> int:
-        job = begun.job
-        return self._engine.precompute(job.tokens[: step.stop], step.cuts, job.domain, job.salt)
 
     def _finish(self) -> None:
         """Give back what has nothing missing any more."""

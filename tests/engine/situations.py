@@ -178,9 +178,9 @@ class watched:
     def __enter__(self) -> list[list[int]]:
         original = self._executor.execute_all
 
-        def execute_all(jobs: Any) -> Any:
+        def execute_all(jobs: Any, *more: Any) -> Any:
             self.steps.append([len(job.plan.recompute) for job in jobs])
-            return original(jobs)
+            return original(jobs, *more)
 
         self._executor.execute_all = execute_all
         return self.steps
@@ -301,6 +301,7 @@ def report(name: str, folder: Path) -> dict[str, Any]:
             "async": config.scheduler_config.async_scheduling,
             "reason": running.worker.status()["unsupported"],
             **measure(running),
+            "forwards": running.worker.status()["forwards"],
         }
     finally:
         running.stop()

@@ -66,6 +66,10 @@ def test_blended_equals_full_prefill(name: str, figures: Figures) -> None:
     assert own["in place"] < EQUAL
     assert own["none"] > FAR, "a wrong context is seen"
     assert (own["all, tokens"], own["in place, tokens"]) == (680, 750), "all went through the plug-in"
+    if name == "LoRA":  # each of the engine's tokens has an adapter or none: ours stand apart
+        assert own["forwards"]["joined"] == 0 < own["forwards"]["apart"]
+    else:
+        assert own["forwards"]["joined"] > 0
 
 
 @pytest.mark.parametrize("name", HALF_PRECISION)

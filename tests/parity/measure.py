@@ -124,6 +124,15 @@ def measured(engine: TinyEngine) -> dict[str, Any]:
         for change in (-40, 40):
             with wrong_lengths(change):
                 compare(f"seq_len {change:+}", exact, prompt, strategy="all")
+    short = head + c + tail  # few enough to stand in the step's own batch
+    expected, _ = engine.ask(short, mode="exact")
+    before = engine.worker.status()["forwards"]["joined"]
+    compare("all, joined", expected, short, strategy="all")
+    with wrong_lengths(-40):
+        compare("joined, seq_len -40", expected, short, strategy="all")
+    with patch("agentcache.blend.joined._first", lambda output, _: output.roll(1, 0)):
+        compare("joined, others' outputs", expected, short, strategy="all")
+    figures["joined"] = engine.worker.status()["forwards"]["joined"] - before
     in_place, _ = engine.ask(a + b + c + tail, mode="exact")
     compare("in place", in_place, a + b + c + tail)
     compare("boundary", exact, prompt)

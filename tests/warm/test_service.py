@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from contextlib import suppress
+from threading import Lock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentcache.entry import Tokens
 from agentcache.errors import EngineError
 from agentcache.warm.budget import Budget
-from agentcache.warm.job import Job, Urgency
+from agentcache.warm.job import Domain, Job, Urgency
 from agentcache.warm.pace import Traffic
 from agentcache.warm.service import WarmService
 from tests.warm.fake import FINGERPRINT, FakeEngine, ListSource, job
@@ -71,9 +75,53 @@ def test_small_jobs_share_a_step() -> None:
     source = ListSource([job(str(n), n, (0, 8)) for n in range(12)])
     running = service(engine, source, step=32)
     seen: list[int] = []
-    running._compute, inner = (lambda batch: (seen.append(len(batch)), inner(batch))), running._compute  # type: ignore[method-assign]
+    running._send, inner = (lambda batch: (seen.append(len(batch)), inner(batch))), running._send  # type: ignore[method-assign]
     running.run_once()
     assert seen == [4, 4, 4]
+
+
+def test_two_goes_are_in_flight_while_nobody_else_is_about_and_one_otherwise() -> None:
+    def most(now: Traffic, urgency: Urgency) -> int:
+        engine, count, lock, seen = FakeEngine(), 0, Lock(), [0]
+        engine.now = now
+        source = ListSource([job(str(n), n, (0, 32), urgency) for n in range(6)])
+        inner = engine.precompute
+
+        def precompute(tokens: Tokens, cuts: Sequence[int], domain: Domain, salt: str) -> int:
+            nonlocal count
+            with lock:
+                count += 1
+                seen.append(count)
+            time.sleep(0.02)
+            with lock:
+                count -= 1
+                return inner(tokens, cuts, domain, salt)
+
+        engine.precompute = precompute  # type: ignore[method-assign]
+        service(engine, source, step=32).run_once()
+        assert len(source.finished) == 6
+        return max(seen)
+
+    shared = Traffic(requests=3, idle_s=20.0)
+    assert most(Traffic(), Urgency.IMPORTANT) == 2
+    assert most(Traffic(), Urgency.EDIT) == 1
+    assert most(Traffic(), Urgency.REFRESH) == 1
+    assert most(shared, Urgency.IMPORTANT) == 1
+
+
+def test_a_go_that_fails_leaves_nothing_in_flight() -> None:
+    engine = FakeEngine()
+    engine.dies_after = 1
+    source = ListSource([job(str(n), n, (0, 32)) for n in range(6)])
+    running = service(engine, source, step=32)
+    with pytest.raises(EngineError):
+        running.run_once()
+    calls = len(engine.calls)
+    engine.dies_after = None
+    running.ask_again()
+    running.run_once()
+    assert sum(engine.computed) == 6 * 32
+    assert calls == 1
 
 
 def test_nothing_is_computed_while_agents_are_served() -> None:
