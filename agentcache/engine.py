@@ -26,8 +26,6 @@ from agentcache.settings import WORKER_KEY, EngineSettings
 CONNECTOR = "AgentCacheConnector"
 CONNECTOR_MODULE = "agentcache.plugin.connector"
 _PLUGIN = "agentcache"
-_LARGE_PAGES = "glibc.malloc.hugetlb=1"
-"""A page fault is dear in small virtual machines, and an engine's start makes a million: docs/engine.md."""
 _NOT_TELLING = ("Traceback", "See root cause", "Internal Server Error", "WARNING")
 
 
@@ -213,7 +211,6 @@ def environment(options: EngineOptions) -> dict[str, str]:
     if options.api_key:
         env["VLLM_API_KEY"] = options.api_key
     env.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.kv_gib))
-    env.setdefault("GLIBC_TUNABLES", _LARGE_PAGES)
     env.setdefault("VLLM_NO_USAGE_STATS", "1")
     env.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     if Path(options.model).is_dir():

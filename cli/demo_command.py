@@ -25,6 +25,9 @@ def demo(
     requests: Annotated[int, typer.Option(help="How many prompts, each asked twice.", min=1, max=1000)] = 8,
     seed: Annotated[int, typer.Option(help="Chooses the files and their orders.")] = 1,
     boundary_tokens: Annotated[int, typer.Option(help="Tokens recomputed at each seam.", min=0)] = 16,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Let vLLM compile the model: a minute or two more to start.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object, last line.")
     ] = False,
@@ -52,7 +55,7 @@ def demo(
         roots=(path,),
         port=0,
         settings=EngineSettings(boundary_tokens=boundary_tokens),
-        extra=("--max-model-len", "8192"),
+        extra=("--max-model-len", "8192", *(() if compiled else ("--enforce-eager",))),
     )
     with Server(options, console.print, console.print if verbose else None) as server:
         streams = server.offline_streams(8192)
@@ -77,7 +80,7 @@ def demo(
                 live.update(_table(done), refresh=True)
 
             pairs = job.run(server.client, model, pieces, requests, seed, show)
-    result = job.summary(pairs, model)
+    result = {**job.summary(pairs, model), "compiled": compiled}
     if not console.is_terminal:
         console.print()  # rich ends a live table with a line break on terminals alone
     _print_summary(console.print, result)
