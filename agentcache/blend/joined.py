@@ -114,6 +114,7 @@ class StepJoin:
         self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         self._called = True
+        self._running = None
         held, self._held = self._held, None
         if held is None:
             return None
@@ -142,6 +143,7 @@ class StepJoin:
             or not isinstance(context.slot_mapping, dict)
             or any(value is not None for name, value in kwargs.items() if name not in _INPUTS)
             or kwargs.get("inputs_embeds") is not None
+            or context.dp_metadata is not None
             or not (isinstance(ids, torch.Tensor) and isinstance(positions, torch.Tensor))
             or positions.shape != ids.shape
         ):
@@ -164,13 +166,14 @@ class StepJoin:
         )
         if per_layer.keys() != context.attn_metadata.keys():
             return None
-        self._running = _Running(held, num_real, len(rows.ids), began)
-        self._swap(context, attn_metadata=per_layer, slot_mapping=slot_mapping, is_padding=None)
-        return {
+        inputs = {
             **kwargs,
             "input_ids": torch.cat([ids, rows.ids.to(ids.dtype)]),
             "positions": torch.cat([positions, rows.positions.to(positions.dtype)]),
         }
+        self._running = _Running(held, num_real, len(rows.ids), began)
+        self._swap(context, attn_metadata=per_layer, slot_mapping=slot_mapping, is_padding=None)
+        return inputs
 
     def _swap(self, context: Any, **values: Any) -> None:
         assert self._running is not None

@@ -31,11 +31,13 @@ def broken(target: str, how: Callable[..., None] = injected) -> Callable[[], Abs
 
 FAILURES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "execute": broken("agentcache.blend.executor.BlendExecutor.execute_all"),
+    "recompute": broken("agentcache.blend.forward.PagedForward._rows"),
     "match": broken("agentcache.match.Matcher.match"),
     "store": nullcontext,
     "garble": broken("agentcache.blend.executor.BlendExecutor._place", lambda *_: None),
 }
-"""`garble`: what is reused is not written, so blended answers are wrong, and the self-test is asked.
+"""`recompute` fails within the engine's own forward, before the model's layers.
+`garble`: what is reused is not written, so blended answers are wrong, and the self-test is asked.
 `store` breaks nothing here: its folder cannot be opened."""
 
 

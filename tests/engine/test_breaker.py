@@ -35,6 +35,7 @@ def happened(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> dic
     ("what", "reason"),
     [
         ("execute", "blending paused: RuntimeError: injected"),
+        ("recompute", "blending paused: RuntimeError: injected"),
         ("match", "blending paused: RuntimeError: injected"),
         ("store", "no entry store: "),
         ("garble", "self-test failed: recompute equals full prefill, KL: "),
