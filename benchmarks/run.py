@@ -118,6 +118,7 @@ def demo_rows(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("median of the pairs' ratios", f"**{result['ttft_ratio']:.1f}x**"),
         ("first token the same", f"{result['first_token_agreement']:.0%}"),
         ("mean KL of the first token, nats", f"{result['mean_kl']:.3f}"),
+        ("vLLM's model", "compiled" if result.get("compiled", True) else "not compiled (`--compile` does)"),
     ]
 
 

@@ -103,7 +103,10 @@ class PagedForward:
 
         failed: told, before that forward, that it could not be done
         """
-        if not self.join.usable or not any(len(positions) for positions, _, _ in jobs):
+        if not any(len(positions) for positions, _, _ in jobs):
+            return None
+        if not self.join.usable:
+            self.join.apart += 1
             self.run_all(jobs)
             return None
         pieces = [(runs(positions), tokens, pages) for positions, tokens, pages in jobs if len(positions)]

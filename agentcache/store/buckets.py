@@ -6,6 +6,7 @@ redis://[user:password@]host:6379/0?prefix=agentcache             rediss:// for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
@@ -154,13 +155,19 @@ class S3Bucket:
             raise _s3_error(error) from error
 
 
+_NO_STATUS = re.compile(r"https?://\S+|[\d.]+\s?[mµn]?s\b")
+"""Addresses and durations: a port or a time may hold the digits of a status."""
+_STATUS = re.compile(r"\b[45]\d\d\b")
+
+
 def _s3_error(error: Exception) -> BucketError:
     """obstore's errors have no common base that it promises to keep: their text tells more."""
-    text = str(error).lower()
+    text = _NO_STATUS.sub(" ", str(error).lower())
+    statuses = set(_STATUS.findall(text))
     if "timed out" in text or "timedout" in text:
         return BucketError("remote_slow", error)
-    if "507" in text or "quota" in text or "insufficient storage" in text:
+    if "507" in statuses or "quota" in text or "insufficient storage" in text:
         return BucketError("remote_full", error)
-    if any(code in text for code in ("403", "401", "400", "404", "nosuchbucket", "accessdenied")):
+    if statuses & {"400", "401", "403", "404"} or "nosuchbucket" in text or "accessdenied" in text:
         return BucketError("remote_refused", error)
     return BucketError("remote_down", error)

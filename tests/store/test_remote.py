@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from agentcache.entry import EntryInfo
 from agentcache.errors import UsageError
 from agentcache.store import EntryCorrupt, EntryMissing, EntryStore
 from agentcache.store.bench import Bench, Rate
-from agentcache.store.buckets import open_bucket
+from agentcache.store.buckets import BucketError, open_bucket
 
 from . import servers
 from .conftest import LAYOUT, MODEL, bits, make_entry
@@ -151,6 +153,20 @@ def test_lying_is_found_out(server: Server, machine: type[Machine]) -> None:
     assert two.store.missing(ids) == ids
     assert two.store.stats().errors == {"remote_lied": 3}
     assert all(bits(one.store.read(info.id)) == bits(kv) for info, kv in entries)
+
+
+def test_digits_of_an_address_are_no_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    with socket.socket() as held:  # nobody listens
+        for port in range(40300, 40400):
+            with suppress(OSError):
+                held.bind(("127.0.0.1", port))
+                break
+        bucket = open_bucket(f"s3://entries-404?endpoint=http://127.0.0.1:{port}", 1)
+        with pytest.raises(BucketError) as failure:
+            list(bucket.keys(""))
+    assert failure.value.reason == "remote_down"
 
 
 def test_down_at_the_start_and_back_later(server: Server, machine: type[Machine]) -> None:
