@@ -12,12 +12,20 @@ def gather_tokens(pages: torch.Tensor, layout: PageLayout, slots: torch.Tensor) 
     """K and V of some tokens of one layer.
 
     pages: [num_pages, ...], the layer's cache, any strides; slots: int64 [n], page * page_size + offset
-    Returns [parts, n, H, D] in the pages' dtype, a copy. On CUDA a Triton kernel (`gather_gpu`).
+    Returns [parts, n, H, D] in the pages' dtype, a copy. On CUDA a Triton kernel (`gather_gpu`), else `gather_cpu`.
     """
     if device.on_gpu(pages):
         from agentcache.kernels.gather_gpu import gather
 
         return gather(pages, layout, slots)
+    # Not at the top: vLLM's CPU worker does not start where numba is loaded before it (docs/engine.md).
+    from agentcache.kernels import gather_cpu
+
+    return gather_cpu.gather(layout.flat(pages), layout.within, slots)
+
+
+def gather_by_index(pages: torch.Tensor, layout: PageLayout, slots: torch.Tensor) -> torch.Tensor:
+    """As `gather_tokens`, with an index for every element: the reference."""
     if not len(slots):
         return pages.new_empty((layout.within.shape[0], 0, *layout.within.shape[2:]))
     size = layout.page_size

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from agentcache.kernels.gather import gather_tokens
+from agentcache.kernels.gather import gather_by_index, gather_tokens
 from agentcache.kernels.pages import learn_layout
 from agentcache.kernels.rotate import rotate_keys
 from agentcache.kernels.scatter import rotate_scatter
@@ -84,6 +84,7 @@ def test_tokens_are_read_and_written_where_the_backend_keeps_them(
     tokens = kv.transpose(0, 1).reshape(shape[0], PAGES * SIZE, *shape[2:])  # by slot
     for slots in (torch.arange(20, 37), torch.tensor([79, 0, 17, 17]), torch.arange(80), torch.arange(0)):
         assert torch.equal(gather_tokens(cache, layout, slots), tokens[:, slots])
+        assert torch.equal(gather_by_index(cache, layout, slots), tokens[:, slots])
 
     slots = torch.tensor([33, 3, 78, 32])
     fresh = torch.randn(shape[0], 4, *shape[2:]).to(dtype)

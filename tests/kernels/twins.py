@@ -21,7 +21,7 @@ from agentcache.kernels import (
 )
 from agentcache.kernels import quantise as reference
 from agentcache.kernels.deviation import key_deviation
-from agentcache.kernels.gather import gather_tokens
+from agentcache.kernels.gather import gather_by_index
 from agentcache.kernels.pages import PageLayout
 from agentcache.kernels.rotate import rotate_keys_reference
 from agentcache.kernels.scatter import rotate_scatter
@@ -141,7 +141,7 @@ def test_scatter_and_gather(
 
     slots = torch.randint(num_pages * size, (tokens * 3,), generator=random)
     gathered = gather_gpu.gather(there(pages), on_device, there(slots))
-    assert torch.equal(gathered.cpu(), gather_tokens(pages, layout, slots))
+    assert torch.equal(gathered.cpu(), gather_by_index(pages, layout, slots))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
