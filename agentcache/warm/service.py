@@ -22,6 +22,8 @@ _AT_ONCE = 8
 _LOOK_S = 0.5
 """How often the traffic is looked at while there is nothing to do, or while agents are served."""
 _TELL_S = 0.2
+_TOGETHER_S = 0.05
+"""Answers of one step of the engine come within this time of each other."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +49,11 @@ class _Go:
     batch: list[tuple[_Begun, Step]]
     answers: list[Future[int]]
     sent: float
+
+
+def _over(go: _Go, wait_s: float) -> bool:
+    """Whether everything of it is answered, or is so within `wait_s`."""
+    return not wait(go.answers, wait_s).not_done
 
 
 class WarmService:
@@ -270,14 +277,25 @@ class WarmService:
         return self._engine.precompute(job.tokens[: step.stop], step.cuts, job.domain, job.salt)
 
     def _land(self, leave: int = 0) -> None:
-        """Wait for goes in flight, the oldest first, until only `leave` are left."""
-        while len(self._flying) > max(0, leave):
+        """Wait for goes in flight, the oldest first, until only `leave` are left.
+
+        The engine may have computed what is behind them in the same step: that counts with them, or the pace would
+        take it to have taken no time.
+        """
+        tokens, began = 0, 0.0
+        while self._flying and (len(self._flying) > leave or (began and _over(self._flying[0], _TOGETHER_S))):
             try:
                 computed = [answer.result() for answer in self._flying[0].answers]
             except BaseException:
                 self._abandon()
                 raise
-            self._landed_one(self._flying.popleft(), computed)
+            go = self._flying.popleft()
+            began = began or max(go.sent, self._landed)
+            tokens += sum(computed)
+            self._landed_one(go, computed)
+        if began:
+            self._landed = time.monotonic()
+            self.pace.observe(tokens, self._landed - began)
 
     def _abandon(self) -> None:
         """Forget what is in flight, once it has ended: what was stored is not missing when it is asked for again."""
@@ -285,9 +303,6 @@ class WarmService:
         self._flying.clear()
 
     def _landed_one(self, go: _Go, computed: list[int]) -> None:
-        now = time.monotonic()
-        self.pace.observe(sum(computed), now - max(go.sent, self._landed))
-        self._landed = now
         self.progress.tokens_computed += sum(computed)
         stored: set[str] = set()
         for (begun, step), tokens in zip(go.batch, computed, strict=True):

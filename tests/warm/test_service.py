@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from threading import Lock
+from threading import Barrier, Lock
 
 import numpy as np
 import pytest
@@ -107,6 +107,22 @@ def test_two_goes_are_in_flight_while_nobody_else_is_about_and_one_otherwise() -
     assert most(Traffic(), Urgency.EDIT) == 1
     assert most(Traffic(), Urgency.REFRESH) == 1
     assert most(shared, Urgency.IMPORTANT) == 1
+
+
+def test_goes_that_the_engine_computes_in_one_step_are_timed_as_one() -> None:
+    engine, together, lock = FakeEngine(), Barrier(2), Lock()
+    inner = engine.precompute
+
+    def precompute(tokens: Tokens, cuts: Sequence[int], domain: Domain, salt: str) -> int:
+        together.wait(10)
+        time.sleep(0.1)
+        with lock:
+            return inner(tokens, cuts, domain, salt)
+
+    engine.precompute = precompute  # type: ignore[method-assign]
+    running = service(engine, ListSource([job(str(n), n, (0, 64)) for n in range(6)]), step=64)
+    running.run_once()
+    assert 100 < running.pace.rate < 2 * 64 / 0.1
 
 
 def test_a_go_that_fails_leaves_nothing_in_flight() -> None:
