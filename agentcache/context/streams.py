@@ -124,8 +124,10 @@ def _load(model: str) -> Tokenizer:
         if folder.is_dir():
             tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         else:
-            # Not a line for each of its retries: the error says it once.
-            logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+            # Not a line for each of its retries: the error says it once. Importing it sets a level of its own.
+            from huggingface_hub.utils import logging as hub_logging
+
+            hub_logging.set_verbosity(logging.CRITICAL)
             tokenizer = Tokenizer.from_pretrained(model)
     except Exception as error:
         raise ModelError(f"{model} has no fast tokenizer (tokenizer.json): {error}") from error
