@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,14 +65,11 @@ class PagedForward:
         """
         if not len(positions):
             return torch.empty(0, 0)
-        block_table = self._paged.block_table(pages)[None]
         hidden: list[torch.Tensor] = []
         for piece in split(runs(positions), self._max_tokens, self._max_rows):
-            where = torch.from_numpy(np.concatenate([np.arange(a, b) for a, b in piece]))
-            slots = self._paged.slots(pages, where)
-            tables = block_table.expand(len(piece), -1).contiguous()
-            ids = torch.from_numpy(tokens)[where]
-            hidden.append(self._forward(ids, where + distance, piece, tables, slots, first_layers, eager))
+            rows = self._rows([(piece, tokens, pages)])
+            rows = replace(rows, positions=rows.positions + distance)
+            hidden.append(self._forward(rows, first_layers, eager))
         return torch.cat(hidden) if len(hidden) != 1 else hidden[0]
 
     def run_all(self, jobs: Sequence[tuple[Positions, Tokens, Sequence[int]]]) -> None:
@@ -115,8 +113,7 @@ class PagedForward:
         return held
 
     def _run_batch(self, batch: Sequence[tuple[Runs, Tokens, Sequence[int]]]) -> None:
-        rows = self._rows(batch)
-        self._forward(rows.ids, rows.positions, rows.runs, rows.block_tables, rows.slots)
+        self._forward(self._rows(batch))
 
     def _rows(self, batch: Sequence[tuple[Runs, Tokens, Sequence[int]]]) -> Rows:
         pieces = []
@@ -138,42 +135,33 @@ class PagedForward:
         where = torch.full((len(tokens),), position, dtype=torch.int64)
         slots = torch.cat([self._paged.slots(own, where[:1]) for own in pages])
         tables = torch.stack([self._paged.block_table(own) for own in pages])
-        return self._forward(torch.tensor(tokens), where, rows, tables, slots)
+        return self._forward(Rows(rows, tables, torch.tensor(tokens), where, slots))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Over the whole vocabulary, float32 [n, V], of what `run` or `step` returned."""
         logits: torch.Tensor = self.model.compute_logits(hidden)  # type: ignore[operator]
         return logits.float()
 
-    def _forward(
-        self,
-        ids: torch.Tensor,
-        where: torch.Tensor,
-        rows: Runs,
-        block_tables: torch.Tensor,
-        slots: torch.Tensor,
-        first_layers: int | None = None,
-        eager: bool = False,
-    ) -> torch.Tensor:
-        """One forward over `rows`, whose tokens are `ids` at positions `where`; see `VirtualBatch.metadata`."""
+    def _forward(self, rows: Rows, first_layers: int | None = None, eager: bool = False) -> torch.Tensor:
+        """One forward over `rows`; see `VirtualBatch.metadata`."""
         device = self._paged.device
-        per_layer, slot_mapping = self._batch.metadata(rows, block_tables, slots)
+        per_layer, slot_mapping = self._batch.metadata(rows.runs, rows.block_tables, rows.slots)
         with (
             set_forward_context(
                 per_layer,
                 self._runner.vllm_config,
-                num_tokens=len(where),
+                num_tokens=len(rows.ids),
                 slot_mapping=slot_mapping,
                 skip_compiled=eager or first_layers is not None,  # compiled for all layers
             ),
-            without_adapters(self._runner, len(where), len(rows)),
+            without_adapters(self._runner, len(rows.ids), len(rows.runs)),
             self._only(first_layers),
         ):
             hidden: Any = self.model(
-                input_ids=ids.to(
+                input_ids=rows.ids.to(
                     device, torch.int32
                 ),  # the compiled model reads int64 ids as pairs, without an error
-                positions=where.to(device),
+                positions=rows.positions.to(device),
                 intermediate_tensors=None,
                 inputs_embeds=None,
             )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ class _Running:
     num_real: int
     num_held: int
     began: float
-    saved: dict[str, Any] = field(default_factory=dict)
+    saved: dict[str, Any]
 
 
 class StepJoin:
@@ -171,26 +171,25 @@ class StepJoin:
             "input_ids": torch.cat([ids, rows.ids.to(ids.dtype)]),
             "positions": torch.cat([positions, rows.positions.to(positions.dtype)]),
         }
-        self._running = _Running(held, num_real, len(rows.ids), began)
-        self._swap(context, attn_metadata=per_layer, slot_mapping=slot_mapping, is_padding=None)
+        ours = {"attn_metadata": per_layer, "slot_mapping": slot_mapping, "is_padding": None}
+        saved = {name: getattr(context, name) for name in ours}
+        self._running = _Running(held, num_real, len(rows.ids), began, saved)
+        _put(context, ours)
         return inputs
-
-    def _swap(self, context: Any, **values: Any) -> None:
-        assert self._running is not None
-        for name, value in values.items():
-            self._running.saved[name] = getattr(context, name)
-            setattr(context, name, value)
 
     def _after(self, _: torch.nn.Module, __: tuple[Any, ...], output: Any) -> Any:
         running, self._running = self._running, None
         if running is None:
             return None
-        context = get_forward_context()
-        for name, value in running.saved.items():
-            setattr(context, name, value)
+        _put(get_forward_context(), running.saved)
         seconds = time.perf_counter() - running.began
         running.held.seconds = seconds * running.num_held / (running.num_held + running.num_real)
         return _first(output, running.num_real)
+
+
+def _put(context: Any, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(context, name, value)
 
 
 def _first(output: Any, count: int) -> Any:

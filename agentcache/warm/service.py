@@ -199,13 +199,14 @@ class WarmService:
     def _batch(self, max_new: int) -> list[tuple[_Begun, Step]]:
         """Steps of different jobs for one go of the engine, `max_new` new tokens together."""
         batch: list[tuple[_Begun, Step]] = []
-        flying = {id(begun) for go in self._flying for begun, _ in go.batch}
-        computing = {entry for go in self._flying for begun, _ in go.batch for entry in begun.wanted}
+        flying = [begun for go in self._flying for begun, _ in go.batch]
+        taken = {id(begun) for begun in flying}
+        computing = {entry for begun in flying for entry in begun.wanted}
         room = max_new
         while room > 0 and len(batch) < _AT_ONCE:
             # Nothing makes an edit wait: what is less urgent is not even looked at with it.
             least = URGENT if batch and batch[0][0].job.urgency <= URGENT else Urgency.REFRESH
-            begun = self._next(flying | {id(one) for one, _ in batch}, least)
+            begun = self._next(taken, least)
             if begun is None or begun.wanted & computing:
                 break  # what it shares with another one is computed once
             step = next_step(begun.job.cuts, begun.missing, begun.reached, room, self._engine.page_size)
@@ -213,6 +214,7 @@ class WarmService:
             if batch and step.stop not in begun.job.cuts:
                 break  # by itself, in the next go
             batch.append((begun, step))
+            taken.add(id(begun))
             computing |= begun.wanted
             room -= step.num_new
         return batch
