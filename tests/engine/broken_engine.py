@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1", VLLM_PLUGINS="agentcache")
+from tests.parity.measure import start_cheaply  # sets vLLM's environment: before vllm and torch
 
 
 def injected(*_: Any, **__: Any) -> None:
@@ -106,8 +105,6 @@ def report(model: str, store_dir: Path, what: str) -> dict[str, Any]:
 
 
 def main(model: str, folder: str) -> None:
-    from tests.parity.measure import start_cheaply
-
     start_cheaply()
     for what in FAILURES:
         try:
