@@ -29,7 +29,7 @@ demo: setup ## index this repository, serve, warm, and compare full prefill with
 	$(BIN)/agentcache demo . --json
 
 test: setup ## run every test
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 lint: setup ## check style, formatting and types
 	$(BIN)/ruff check .

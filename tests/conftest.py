@@ -9,15 +9,23 @@ from pathlib import Path
 import pytest
 
 from agentcache import paths
-from tests.engine.serving import encode, indexed, plain, prompts, server, texts
+from tests.engine.serving import asked_plainly, encode, indexed, plain, prompts, server, texts
 
-__all__ = ["encode", "indexed", "plain", "prompts", "server", "texts"]  # one server for the whole session
+__all__ = ["asked_plainly", "encode", "indexed", "plain", "prompts", "server", "texts"]  # one server for the whole session
 
 # A shell that starts a command in the background has it ignore Ctrl-C, and all that it starts; tests send Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MODEL = "smollm2-135m"
 MODELS_HOME = paths.home()  # the user's own cache: a model is pulled once a machine, not once a run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What may run beside what, for `pytest -n 2 --dist loadgroup`: a file's tests share its fixtures, and those of
+    all files that use the session's server share that."""
+    for item in items:
+        shared = "asked_plainly" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("server" if shared else str(item.path)))
 
 
 @pytest.fixture(scope="session")

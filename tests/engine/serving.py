@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,11 +217,13 @@ def prompts(texts: dict[str, list[int]]) -> dict[str, list[int]]:
 
 
 @pytest.fixture(scope="session")
-def plain(model_folder: str, prompts: dict[str, list[int]]) -> dict[str, Answer]:
-    """What a vLLM without the plug-in answers; under "all logprobs", those of the whole vocabulary for "shuffled".
+def asked_plainly(model_folder: str, prompts: dict[str, list[int]]) -> Iterator[Future[dict[str, Answer]]]:
+    """`plain`, while a vLLM without the plug-in starts, is asked and is stopped, beside the session's own."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(ask_plainly, model_folder, prompts)
 
-    The server is stopped before the session's own starts.
-    """
+
+def ask_plainly(model_folder: str, prompts: dict[str, list[int]]) -> dict[str, Answer]:
     options = EngineOptions(
         model=model_folder, served_name=SERVED, settings=None, extra=ENGINE_ARGUMENTS, kv_gib=1
     )
@@ -233,6 +236,12 @@ def plain(model_folder: str, prompts: dict[str, list[int]]) -> dict[str, Answer]
                 name: Answer(*generated(client.post("/v1/completions", completion_body(ids))), {})
                 for name, ids in prompts.items()
             }
+
+
+@pytest.fixture(scope="session")
+def plain(asked_plainly: Future[dict[str, Answer]]) -> dict[str, Answer]:
+    """What a vLLM without the plug-in answers; under "all logprobs", those of the whole vocabulary for "shuffled"."""
+    return asked_plainly.result()
 
 
 @pytest.fixture(scope="session")
@@ -252,7 +261,7 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(
     model_folder: str,
-    plain: dict[str, Answer],
+    asked_plainly: Future[dict[str, Answer]],
     texts: dict[str, list[int]],
     encode: Callable[[str], list[int]],
     tmp_path_factory: pytest.TempPathFactory,
@@ -273,6 +282,7 @@ def server(
         engine = Engine(options)
     with engine:
         engine.wait_ready()
+        asked_plainly.result()  # nothing runs beside the session's server once it is used
         with engine.client() as client:
             running = Server(client, store_dir, encode, indexed)
             for name in ("textwrap", "argparse", "shlex"):
