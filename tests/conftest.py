@@ -28,12 +28,15 @@ MODEL = "smollm2-135m"
 MODELS_HOME = paths.home()  # the user's own cache: a model is pulled once a machine, not once a run
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What may run beside what, for `pytest -n 2 --dist loadgroup`: a file's tests share its fixtures, and those of
     all files that use the session's server share that."""
     for item in items:
         shared = "asked_plainly" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("server" if shared else str(item.path)))
+        item.add_marker(
+            pytest.mark.xdist_group("server" if shared else f"{item.path.parent.name}/{item.path.stem}")
+        )
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import threading
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from .conftest import LAYOUT, MODEL, OpenStore, bits, entry_files, facts, make_e
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("num_tokens", [1, 20, 1500])
+@pytest.mark.parametrize("num_tokens", [1, 20, 5000])
 def test_bits_survive_ram_disk_and_restart(
     open_store: OpenStore, dtype: torch.dtype, num_tokens: int
 ) -> None:
@@ -40,6 +43,24 @@ def test_bits_survive_ram_disk_and_restart(
     stats = store.stats()
     assert (stats.tiers["disk"].hits, stats.tiers["ram"].hits, stats.tiers["ram"].misses) == (1, 1, 1)
     assert stats.errors == {}
+
+
+def test_a_file_system_without_direct_writes(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_flags, refused = fcntl.fcntl, []
+
+    def refuse(fd: int, command: int, flags: int = 0) -> int:
+        if command == fcntl.F_SETFL and flags & os.O_DIRECT:
+            refused.append(fd)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return set_flags(fd, command, flags)
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    info, kv = make_entry(3, 5000)
+    store = open_store()
+    store.put(info, kv)
+    store.close()
+    assert refused
+    assert bits(open_store().read(info.id)) == bits(kv)
 
 
 def test_any_safetensors_reader_opens_the_file(open_store: OpenStore, root: Path) -> None:
