@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from agentcache.kernels.gather import gather_tokens
+from agentcache.kernels.gather import gather_runs, gather_tokens
 from agentcache.kernels.pages import PageLayout, learn_layout
 from agentcache.kernels.scatter import rotate_scatter
 
@@ -64,6 +64,11 @@ class PagedKV:
         return len(self._layers)
 
     @property
+    def token_bytes(self) -> int:
+        """One token's K/V, of all layers."""
+        return self.parts * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+    @property
     def direct(self) -> bool:
         """Whether `place` is the way to write: a kernel of ours, in one pass. Otherwise `write`, the backend's own."""
         return self.device.type == "cuda" or self.parts == 1
@@ -108,11 +113,17 @@ class PagedKV:
 
     def read(self, slots: torch.Tensor) -> torch.Tensor:
         """K and V of some tokens of all layers: [parts, L, n, H, D] in the pages' dtype, on the CPU, a copy."""
-        shape = (self.parts, self.num_layers, len(slots), self.num_kv_heads, self.head_dim)
-        out = torch.empty(shape, dtype=self.dtype, device=self.device)
-        for index in range(self.num_layers):
-            out[:, index] = self.read_layer(index, slots)
-        return out.cpu()
+        memory = torch.empty(len(slots) * self.token_bytes, dtype=torch.uint8)
+        return self.read_runs(slots, [len(slots)], memory.view(self.dtype))[0]
+
+    def read_runs(self, slots: torch.Tensor, lengths: Sequence[int], out: torch.Tensor) -> list[torch.Tensor]:
+        """As `read`, for several runs of tokens at once; what is returned lies in `out`.
+
+        slots: int64, those of all runs, one behind the other; lengths: of the runs
+        out: 1-D in the pages' dtype, on the CPU, `token_bytes` for each token
+        """
+        caches = [layer.kv_cache for layer in self._layers]
+        return gather_runs(caches, self._layout, slots, lengths, out)
 
     def read_layer(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
         """K and V of some tokens of one layer: [parts, n, H, D] in the pages' dtype, on the pages' device, a copy."""

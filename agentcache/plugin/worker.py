@@ -7,6 +7,8 @@ from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from agentcache.blend.executor import BlendExecutor, BlendResult, Job
 from agentcache.blend.forward import PagedForward
 from agentcache.blend.pages import PagedKV, UnsupportedPages
@@ -17,14 +19,19 @@ from agentcache.errors import EngineError, ModelError
 from agentcache.learn.note import Note, NoteQueue
 from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
 from agentcache.store import EntryCorrupt, EntryMissing, EntryStore
+from agentcache.store.buffers import buffer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from agentcache.plan import RecomputePolicy
     from agentcache.quality.probe import Probe
     from agentcache.quality.selftest import Verdict
 
 logger = logging.getLogger("vllm.agentcache")
 _KEPT_RECORDS = 1000
+_READ_AT_ONCE = 16 << 20
+"""Bytes of K/V."""
 _PREFETCH_SHARE = 0.75
 """Of the RAM tier's budget: what prefetching may fill, so that it does not evict what is in use."""
 
@@ -179,24 +186,33 @@ class WorkerHalf:
     def save(self, metadata: StepMetadata) -> None:
         """Execute the step's stores: read the pages now, write entries in the background."""
         self._settle()
-        for op in metadata.stores:
-            try:
-                self._save(op)
-            except Exception as error:
-                self._report.count("store failed")
-                logger.warning("agentcache: an entry was not stored: %s: %s", type(error).__name__, error)
-
-    def _save(self, op: StoreOp) -> None:
         if self._paged is None or self.store is None:
             return
-        import torch
+        new = [op for op in metadata.stores if not self._has(op.info.id)]
+        for ops in _together(new, self._paged.token_bytes):
+            try:
+                entries = self._read(ops, self._paged)
+            except Exception as error:
+                self._not_stored(error)
+                continue
+            for op, kv in zip(ops, entries, strict=True):
+                try:
+                    self.store.put(op.info, kv)
+                except Exception as error:
+                    self._not_stored(error)
+        # one that is missing yet found no room, or met an error: either has been counted
+        self._report.stored += [op.info for op in metadata.stores if self._has(op.info.id)]
 
-        if not self.store.contains(op.info.id):
-            where = torch.arange(op.info.position, op.info.position + op.info.num_tokens)
-            self.store.put(op.info, self._paged.read(self._paged.slots(op.pages, where)))
-            if not self.store.contains(op.info.id):
-                return  # no room for it now; the store has counted why
-        self._report.stored.append(op.info)
+    def _read(self, ops: Sequence[StoreOp], paged: PagedKV) -> list[torch.Tensor]:
+        """The entries' K/V as they lie in the pages now, all in one piece of memory."""
+        lengths = [op.info.num_tokens for op in ops]
+        where = [paged.slots(op.pages, op.info.position + torch.arange(op.info.num_tokens)) for op in ops]
+        memory = buffer(sum(lengths) * paged.token_bytes)
+        return paged.read_runs(torch.cat(where), lengths, memory.view(paged.dtype))
+
+    def _not_stored(self, error: Exception) -> None:
+        self._report.count("store failed")
+        logger.warning("agentcache: an entry was not stored: %s: %s", type(error).__name__, error)
 
     def note_evicted(self, entry_ids: list[str]) -> None:
         """The store has dropped entries; may be called from any thread."""
@@ -317,6 +333,20 @@ class WorkerHalf:
         self.unsupported = reason
         self._executor = None
         self._report.broken = reason
+
+
+def _together(ops: Sequence[StoreOp], token_bytes: int) -> Iterator[list[StoreOp]]:
+    """Groups that are read at once, in order: as much as fits memory that is used again and again."""
+    some: list[StoreOp] = []
+    size = 0
+    for op in ops:
+        size += op.info.num_tokens * token_bytes
+        if some and size > _READ_AT_ONCE:
+            yield some
+            some, size = [], op.info.num_tokens * token_bytes
+        some.append(op)
+    if some:
+        yield some
 
 
 def _shown(record: RequestRecord) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import shutil
 import time
 from collections import OrderedDict
 from contextlib import suppress
@@ -22,6 +21,7 @@ import torch
 from blake3 import blake3
 
 from agentcache.entry import EntryInfo
+from agentcache.errors import StoreError
 from agentcache.store.disk import DiskTier
 from agentcache.store.files import map_info, write_file
 from agentcache.store.format import Head
@@ -35,6 +35,7 @@ _MADV_POPULATE_READ = 22  # Linux 5.14: map all pages in one call, instead of a 
 
 
 _KEPT_S = 10.0
+_OF = "store"  # in the folder of a RAM tier: where its store lies
 
 
 def ram_folder(root: Path, budget_bytes: int) -> tuple[Path, int]:
@@ -56,6 +57,20 @@ def ram_folder(root: Path, budget_bytes: int) -> tuple[Path, int]:
     if most < budget_bytes // 2:
         return root / "ram", budget_bytes
     return folder, min(budget_bytes, most)
+
+
+def claim(folder: Path, root: Path) -> None:
+    """Note whose RAM tier `folder` is, and delete those of stores that are gone, which killed processes left."""
+    if folder.parent != SHARED_MEMORY:
+        return
+    with suppress(OSError):
+        (folder / _OF).write_bytes(os.fsencode(root.resolve()))
+    for other in SHARED_MEMORY.glob(f"agentcache-{os.geteuid()}-*"):
+        with suppress(OSError, StoreError):
+            if not os.path.lexists(os.fsdecode((other / _OF).read_bytes())):
+                left = Root(other)
+                left.delete_if_unused()
+                left.close()
 
 
 Loaded = tuple[Head, EntryInfo, torch.Tensor]
@@ -135,10 +150,7 @@ class RamTier(DiskTier):
     def close(self) -> None:
         super().close()
         self._maps.clear()
-        with suppress(OSError), self._root.exclusive():
-            self._root.sweep()
-            if not self._root.owners() - {self._root.owner} and not self._root.refusal:
-                shutil.rmtree(self._root.path, ignore_errors=True)
+        self._root.delete_if_unused()
         self._root.close()
 
     def _load(self, path: Path) -> Loaded:

@@ -130,6 +130,13 @@ class Root:
             else:
                 os.unlink(path)
 
+    def delete_if_unused(self) -> None:
+        """Delete all of it, unless another process has it open."""
+        with suppress(OSError), self.exclusive():
+            self.sweep()
+            if not self.owners() - {self.owner} and not self.refusal:
+                shutil.rmtree(self.path, ignore_errors=True)
+
     def close(self) -> None:
         if self._owner_lock >= 0:
             shutil.rmtree(self.scratch, ignore_errors=True)

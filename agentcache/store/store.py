@@ -19,7 +19,7 @@ from agentcache.store.disk import DiskTier, OnAdd
 from agentcache.store.errors import EntryCorrupt, EntryMissing, WriteRefused
 from agentcache.store.layout import EntryLayout
 from agentcache.store.policy import EvictionPolicy, ExpectedValue
-from agentcache.store.ram import RamTier, ram_folder
+from agentcache.store.ram import RamTier, claim, ram_folder
 from agentcache.store.remote import RemoteTier
 from agentcache.store.root import Root
 from agentcache.store.sender import Sender
@@ -124,6 +124,7 @@ class EntryStore:
             try:
                 folder, room = ram_folder(root, ram_bytes)
                 ram = RamTier(Root(folder), model, layout, room, policy, errors)
+                claim(folder, root)
             except BaseException:
                 disk.close()
                 raise

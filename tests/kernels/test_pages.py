@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from agentcache.kernels.gather import gather_by_index, gather_tokens
+from agentcache.kernels.gather import gather_by_index, gather_runs, gather_tokens
 from agentcache.kernels.pages import learn_layout
 from agentcache.kernels.rotate import rotate_keys
 from agentcache.kernels.scatter import rotate_scatter
@@ -85,6 +85,16 @@ def test_tokens_are_read_and_written_where_the_backend_keeps_them(
     for slots in (torch.arange(20, 37), torch.tensor([79, 0, 17, 17]), torch.arange(80), torch.arange(0)):
         assert torch.equal(gather_tokens(cache, layout, slots), tokens[:, slots])
         assert torch.equal(gather_by_index(cache, layout, slots), tokens[:, slots])
+
+    second = make(dtype, *page_shape)
+    for page in range(PAGES):
+        write(second, -kv[page], page)
+    lengths, slots = [3, 0, 17, 1], torch.randperm(PAGES * SIZE)[:21]
+    out = torch.empty(2 * 21 * shape[0] * shape[2] * shape[3], dtype=dtype)
+    runs = gather_runs([cache, second], layout, slots, lengths, out)
+    for run, own in zip(runs, slots.split(lengths), strict=True):
+        assert torch.equal(run, torch.stack([tokens[:, own], -tokens[:, own]], dim=1))
+        assert run.is_contiguous()
 
     slots = torch.tensor([33, 3, 78, 32])
     fresh = torch.randn(shape[0], 4, *shape[2:]).to(dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,19 @@ held = [store.read(make_entry(seed)[0].id) for seed in range(3)]
 print("ready", flush=True)
 time.sleep(600)
 """
+
+
+def holder(root: Path, budget: int) -> subprocess.Popen[str]:
+    """Another process that has the store open and holds three entries."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(root), str(budget)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
 
 
 def in_shared_memory(root: Path) -> int:
@@ -70,16 +84,9 @@ def test_what_is_read_stays_as_it_is_while_others_evict(open_store: OpenStore) -
 
 def test_a_killed_process_leaves_memory_usable_and_within_budget(root: Path) -> None:
     budget = 4 * FILE_50
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(root), str(budget)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
+    process = holder(root, budget)
     policy = LeastRecentlyUsed()
     with EntryStore.open(root, MODEL, LAYOUT, budget, 0, put_wait_s=0, policy=policy) as store:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
         for seed in range(3):  # what another process holds is read, and stays
             info, kv = make_entry(seed)
             assert bits(store.read(info.id)) == bits(kv)
@@ -96,6 +103,25 @@ def test_a_killed_process_leaves_memory_usable_and_within_budget(root: Path) -> 
         assert [store.contains(make_entry(seed)[0].id) for seed in range(20, 24)] == [True] * 4
     folder, _ = ram_folder(root, budget)
     assert not folder.exists()  # the last one to leave puts out the light
+
+
+def test_memory_of_a_store_that_is_gone_is_given_back(open_store: OpenStore, tmp_path: Path) -> None:
+    """Once its process is gone, too, and not before: another store that is opened sees to it."""
+    gone, kept = tmp_path / "gone", tmp_path / "kept"
+    folders = [ram_folder(root, 1 << 20)[0] for root in (gone, kept)]
+    processes = [holder(root, 1 << 20) for root in (gone, kept)]
+    try:
+        shutil.rmtree(gone)
+        open_store().close()
+        assert all(folder.exists() for folder in folders)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    open_store()
+    assert [folder.exists() for folder in folders] == [False, True]
+    EntryStore.open(kept, MODEL, LAYOUT, 1 << 20, 0).close()
+    assert not folders[1].exists()
 
 
 def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
