@@ -1,9 +1,11 @@
-"""A trace sent to a running server: every request `exact` and `fast`, which comes first alternates.
+"""A trace sent to a running server: every request `exact` and `fast`, which comes first alternates, and `again`.
 
-`exact` requests share vLLM's prefix cache among themselves and never see a blended page: they are what vLLM with prefix
-caching does. `fast` ones are agentcache's. What these leave behind is learned by the server's own worker
-(`agentcache.learn`). It is waited for between requests, as idle time would do, and not timed; answers are cut short
-here, so the trace's own are handed in as if they had been generated.
+`exact` requests share vLLM's prefix cache among themselves and never see a blended page: they are what vLLM with
+prefix caching does. `fast` ones are agentcache's. `again` is the exact one once more, at once: all its pages are hit,
+so it shows what is left of a request's time when nothing but its last page has to be computed. What the fast ones
+leave behind is learned by the server's own worker (`agentcache.learn`). It is waited for between requests, as idle
+time would do, and not timed; answers are cut short here, so the trace's own are handed in as if they had been
+generated.
 """
 
 from __future__ import annotations
@@ -45,11 +47,12 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same request in both modes."""
+    """The same request in both modes, and `exact` once more."""
 
     number: int
     fast: Timed
     exact: Timed
+    again: Timed
 
 
 @dataclass(slots=True)
@@ -93,7 +96,8 @@ def run_live(
             )  # a first request compiles and allocates
         order = ("exact", "fast") if len(run.pairs) % 2 == 0 else ("fast", "exact")
         timed = {mode: _send(client, run.model, prompt.request, mode) for mode in order}
-        pair = Pair(prompt.request.number, timed["fast"], timed["exact"])
+        again = _send(client, run.model, prompt.request, "exact")
+        pair = Pair(prompt.request.number, timed["fast"], timed["exact"], again)
         run.pairs.append(pair)
         run.mismatched += pair.fast.prompt_tokens != len(prompt)
         on_pair(pair)
@@ -122,6 +126,8 @@ def summary(run: LiveRun) -> dict[str, Any]:
         "unsettled": run.unsettled,
         "fast": fast,
         "exact": exact,
+        "again": _mode([pair.again for pair in pairs]),
+        "ttft_ratio_again_median": statistics.median(pair.exact.ttft_s / pair.again.ttft_s for pair in pairs),
         "ttft_ratio_median": statistics.median(ratios),
         "ttft_ratio_quartiles": _quartiles(ratios),
         "ttft_medians_ratio": exact["ttft_s"] / fast["ttft_s"],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentcache.replay.live import run_live, summary
-from tests.engine.serving import Server, learning
+from tests.engine.serving import PAGE_SIZE, Server, learning
 from tests.replay.conftest import CODE, chat_request
 
 
@@ -39,3 +39,6 @@ def test_a_trace_is_measured_fast_and_exact(server: Server, folder: Path) -> Non
     assert result["fast"]["reused_share"] > 0
     assert result["exact"]["reused_share"] == 0
     assert result["ttft_ratio_median"] > 0
+    assert result["ttft_ratio_again_median"] > 0
+    pages = [(pair.exact.prompt_tokens - 1) // PAGE_SIZE * PAGE_SIZE for pair in run.pairs]
+    assert [pair.again.prefix_hit_tokens for pair in run.pairs] == pages
