@@ -6,7 +6,9 @@ import errno
 import fcntl
 import os
 import stat
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 
 _CHUNK = 1 << 20
+_AT_ONCE = 2
+_READERS = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="agentcache-read")
 
 
 def write_file(path: Path, scratch: Path, buffers: Sequence[memoryview], *, durable: bool = True) -> None:
@@ -100,11 +104,11 @@ def read_file(path: Path) -> tuple[Head, EntryInfo, torch.Tensor]:
         # Half as fast again as through the page cache; what is read often is kept by the RAM tier.
         whole = _whole_pages(memory, head.start)
         _past_cache(fd, whole > 0)
-        for at in range(0, whole, _CHUNK):
-            checksum.update(_filled(fd, memory[at : min(at + _CHUNK, whole)], head.start + at))
+        for piece in _pieces(fd, memory[:whole], head.start):
+            checksum.update(piece)
         _past_cache(fd, False)
-        for at in range(whole, len(memory), _CHUNK):
-            checksum.update(_filled(fd, memory[at : at + _CHUNK], head.start + at))
+        for piece in _pieces(fd, memory[whole:], head.start + whole):
+            checksum.update(piece)
         if checksum.hexdigest() != head.checksum:
             raise EntryCorrupt(f"the K/V in {path.name} changed since it was written")
         return head, info, head.trust(body)
@@ -162,24 +166,44 @@ def _read_info(fd: int, head: Head) -> EntryInfo:
     return head.info(decode_tokens(bytes(raw)))
 
 
+def _pieces(fd: int, memory: memoryview, offset: int) -> Iterator[memoryview]:
+    """`memory`, filled from the file, piece by piece; the next two are on their way meanwhile."""
+    starts = range(0, len(memory), _CHUNK)
+    if len(starts) == 1:
+        _fill(fd, memory, offset)
+        yield memory
+        return
+    coming: deque[Future[memoryview]] = deque()
+    try:
+        for at in starts:
+            coming.append(_READERS.submit(_filled, fd, memory[at : at + _CHUNK], offset + at))
+            if len(coming) > _AT_ONCE:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+    finally:
+        wait(coming)  # nobody may write to this memory, or read this file, any more
+
+
+def _filled(fd: int, piece: memoryview, offset: int) -> memoryview:
+    _fill(fd, piece, offset)
+    return piece
+
+
 def _fill(fd: int, buffer: memoryview, offset: int) -> None:
-    done = 0
+    done = refused = 0
     while done < len(buffer):
         try:
             count = os.preadv(fd, [buffer[done:]], offset + done)
         except OSError as error:
-            if error.errno == errno.EINVAL and _past_cache(fd, False):
-                continue  # this file system cannot, or not from here on
-            raise
+            if error.errno != errno.EINVAL or refused:
+                raise
+            refused = 1
+            _past_cache(fd, False)  # this file system cannot, or not from here on
+            continue
         if count == 0:
             raise EntryCorrupt("an entry file was cut while it was read")
         done += count
-
-
-def _filled(fd: int, piece: memoryview, offset: int) -> memoryview:
-    """`piece`, read from the file: still in the processor's cache."""
-    _fill(fd, piece, offset)
-    return piece
 
 
 def _private(path: str, flags: int) -> int:
