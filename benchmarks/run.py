@@ -34,11 +34,11 @@ BENCHMARKS: dict[str, list[str]] = {
     "match": [sys.executable, "benchmarks/match.py", "--json"],
     "replay": [sys.executable, "benchmarks/replay.py", "--json"],
     "store": [sys.executable, "benchmarks/store.py", "--json"],
-    "warm": [sys.executable, "benchmarks/warm.py", "--json"],
+    "warm": [sys.executable, "benchmarks/warm.py", "--eager", "--json"],
     "ttft": [sys.executable, "benchmarks/ttft.py", "--json"],
-    "throughput": [sys.executable, "benchmarks/throughput.py", "--json"],
+    "throughput": [sys.executable, "benchmarks/throughput.py", "--eager", "--repeats", "2", "--json"],
     "latency": [sys.executable, "benchmarks/latency.py", "--json"],
-    "quality": [sys.executable, "benchmarks/quality.py", "--prompts", "6", "--json"],
+    "quality": [sys.executable, "benchmarks/quality.py", "--prompts", "4", "--json"],
 }
 
 

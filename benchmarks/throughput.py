@@ -178,6 +178,7 @@ def main() -> int:
     parser.add_argument("--answer-tokens", type=int, default=24)
     parser.add_argument("--kv-gib", type=int, default=2)
     parser.add_argument("--uncached-repeats", type=int, default=1)
+    parser.add_argument("--eager", action="store_true", help="start vLLM without compiling: sooner")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     folder = resolve(options.model)
@@ -187,7 +188,8 @@ def main() -> int:
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         store = EngineSettings(store_dir=str(Path(scratch) / "store"), ram_bytes=2 * GIB)
-        extra = ("--max-model-len", str(longest), "--no-enable-log-requests")
+        eager = ("--enforce-eager",) if options.eager else ()
+        extra = ("--max-model-len", str(longest), "--no-enable-log-requests", *eager)
         engines: dict[str, Engine] = {}
         for name, settings, more in (
             ("fast", store, ()),
@@ -228,6 +230,7 @@ def report(options: argparse.Namespace, runs: dict[str, list[Run]]) -> None:
     result = {
         "model": options.model if not Path(options.model).exists() else Path(options.model).name,
         "agents": options.agents,
+        "eager": options.eager,
         "turns": options.turns,
         "answer_tokens": options.answer_tokens,
         "ratio": statistics.median(ratios),
