@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -31,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from machine import machine
+from run import kept
 
 from agentcache import paths
 from agentcache.engine_client import EngineClient
@@ -229,6 +230,7 @@ def again_exact(client: EngineClient, trace: Path, most: int) -> list[dict[str, 
 
     opener = gzip.open if trace.suffix == ".gz" else open
     before = seen_by(client)
+    salt = secrets.token_hex(8)
     sent = 0
     with opener(trace, "rt") as lines:
         for line in lines:
@@ -238,6 +240,8 @@ def again_exact(client: EngineClient, trace: Path, most: int) -> list[dict[str, 
                 continue
             body = dict(record["body"])
             body["kv_transfer_params"] = {"agentcache": {"mode": "exact"}}
+            if path != PATHS["messages"]:  # which has no such parameter
+                body["cache_salt"] = salt  # no hit of pages that the server's worker has computed meanwhile
             with client.stream(path, body) as answer:
                 for _ in answer.iter_raw():
                     pass
@@ -333,6 +337,7 @@ def main() -> None:
         "--out", type=Path, help="JSON file; rows of other clients that it has already are kept"
     )
     options = parser.parse_args()
+    began = time.perf_counter()
     chosen = [client for client in CLIENTS if not options.only or client.name in options.only]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="agentcache-clients-") as scratch:
@@ -360,23 +365,21 @@ def main() -> None:
     rows = [row | about for row in rows]
     print(table(rows))
     result = {
-        "machine": machine(),
         "repository": REPOSITORY,
         "max_answer_tokens": MAX_ANSWER,
-        "clients": rows,
+        "clients": {row["client"]: row for row in rows},
     }
     if options.out is not None:
-        write(options.out, result)
+        write(options.out, result, time.perf_counter() - began)
     if options.json:
         print(json.dumps(result))
 
 
-def write(out: Path, result: dict[str, Any]) -> None:
+def write(out: Path, result: dict[str, Any], seconds: float) -> None:
     """Keep what is there of clients that were not run now: some need another model."""
-    names = {row["client"] for row in result["clients"]}
-    before = json.loads(out.read_text())["clients"] if out.exists() else []
-    rows = [row for row in before if row["client"] not in names] + result["clients"]
-    out.write_text(json.dumps(result | {"clients": rows}, indent=2) + "\n")
+    before = json.loads(out.read_text())["result"]["clients"] if out.exists() else {}
+    record = kept("clients", result | {"clients": before | result["clients"]}, seconds)
+    out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def wait_warm(server: Server, limit_s: float = 300.0) -> None:

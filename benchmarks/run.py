@@ -69,17 +69,22 @@ def run(name: str) -> bool:
     if process.returncode or not lines:
         print(process.stdout, file=sys.stderr)
         return False
-    record = {
+    record = kept(name, json.loads(lines[-1]), time.perf_counter() - began)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    return True
+
+
+def kept(name: str, result: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """What a results file holds."""
+    return {
         "benchmark": name,
-        "result": json.loads(lines[-1]),
-        "seconds": round(time.perf_counter() - began, 1),
+        "result": result,
+        "seconds": round(seconds, 1),
         "machine": machine(),
         "versions": versions(),
         "date": time.strftime("%Y-%m-%d"),
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-    return True
 
 
 def machine() -> dict[str, Any]:
