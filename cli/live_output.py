@@ -42,6 +42,9 @@ def run_live(
         typer.echo(json.dumps(result))
     else:
         console.print(_table(result))
+    if result["interrupted"]:
+        console.print(f"interrupted: the figures are those of the first {result['requests']} requests")
+        raise typer.Exit(130)
 
 
 def _table(result: dict[str, Any]) -> Table:

@@ -57,7 +57,8 @@ class Pair:
 
 @dataclass(slots=True)
 class LiveRun:
-    """skipped: requests that do not fit the server's context; mismatched: those it tokenised otherwise than we
+    """interrupted: by Ctrl-C, before the trace was over
+    skipped: requests that do not fit the server's context; mismatched: those it tokenised otherwise than we
     learned_tokens: computed meanwhile for what the server learned; unsettled: requests after which that took too long
     """
 
@@ -67,6 +68,7 @@ class LiveRun:
     mismatched: int = 0
     learned_tokens: int = 0
     unsettled: int = 0
+    interrupted: bool = False
 
 
 def run_live(
@@ -77,31 +79,39 @@ def run_live(
     most: int | None = None,
     on_pair: Callable[[Pair], None] = lambda pair: None,
 ) -> LiveRun:
-    """Send the requests that fit the server's context, `most` at most. Raises EngineError and UsageError."""
+    """Send the requests that fit the server's context, `most` at most. Raises EngineError and UsageError.
+
+    Ctrl-C ends it with what has been measured; KeyboardInterrupt if that is nothing.
+    """
     served = client.get("/v1/models")["data"][0]
     limit = int(served.get("max_model_len") or 1 << 30) - _ROOM_TOKENS
     run = LiveRun(served["id"], [])
     prompter = Prompter(folder)
     _wait_warm(client)
     learned_before = _learned(client)["tokens_computed"]
-    for prompt in prompter.prompts([request for request in requests if request.api != "completions"]):
-        if most is not None and len(run.pairs) == most:
-            break
-        if len(prompt) > limit:
-            run.skipped += 1
-            continue
+    try:
+        for prompt in prompter.prompts([request for request in requests if request.api != "completions"]):
+            if most is not None and len(run.pairs) == most:
+                break
+            if len(prompt) > limit:
+                run.skipped += 1
+                continue
+            if not run.pairs:
+                _send(
+                    client, run.model, prompt.request, "exact", discard=True
+                )  # a first request compiles and allocates
+            order = ("exact", "fast") if len(run.pairs) % 2 == 0 else ("fast", "exact")
+            timed = {mode: _send(client, run.model, prompt.request, mode) for mode in order}
+            again = _send(client, run.model, prompt.request, "exact")
+            pair = Pair(prompt.request.number, timed["fast"], timed["exact"], again)
+            run.pairs.append(pair)
+            run.mismatched += pair.fast.prompt_tokens != len(prompt)
+            on_pair(pair)
+            run.unsettled += not _learn(client, prompter, prompt)
+    except KeyboardInterrupt:
         if not run.pairs:
-            _send(
-                client, run.model, prompt.request, "exact", discard=True
-            )  # a first request compiles and allocates
-        order = ("exact", "fast") if len(run.pairs) % 2 == 0 else ("fast", "exact")
-        timed = {mode: _send(client, run.model, prompt.request, mode) for mode in order}
-        again = _send(client, run.model, prompt.request, "exact")
-        pair = Pair(prompt.request.number, timed["fast"], timed["exact"], again)
-        run.pairs.append(pair)
-        run.mismatched += pair.fast.prompt_tokens != len(prompt)
-        on_pair(pair)
-        run.unsettled += not _learn(client, prompter, prompt)
+            raise
+        run.interrupted = True
     run.learned_tokens = _learned(client)["tokens_computed"] - learned_before
     if not run.pairs:
         raise UsageError(
@@ -124,6 +134,7 @@ def summary(run: LiveRun) -> dict[str, Any]:
         "prompt_tokens": sum(pair.fast.prompt_tokens for pair in pairs),
         "learned_tokens": run.learned_tokens,
         "unsettled": run.unsettled,
+        "interrupted": run.interrupted,
         "fast": fast,
         "exact": exact,
         "again": _mode([pair.again for pair in pairs]),

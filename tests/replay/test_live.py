@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcache.replay.live import run_live, summary
+from agentcache.replay.live import Pair, run_live, summary
 from tests.engine.serving import PAGE_SIZE, Server, learning
 from tests.replay.conftest import CODE, chat_request
 
@@ -36,9 +36,22 @@ def test_a_trace_is_measured_fast_and_exact(server: Server, folder: Path) -> Non
     result = summary(run)
     assert result["learned_tokens"] > 100
     assert result["requests"] == 2
+    assert not result["interrupted"]
     assert result["fast"]["reused_share"] > 0
     assert result["exact"]["reused_share"] == 0
     assert result["ttft_ratio_median"] > 0
     assert result["ttft_ratio_again_median"] > 0
     pages = [(pair.exact.prompt_tokens - 1) // PAGE_SIZE * PAGE_SIZE for pair in run.pairs]
     assert [pair.again.prefix_hit_tokens for pair in run.pairs] == pages
+
+
+@pytest.mark.engine
+def test_ctrl_c_ends_it_with_what_was_measured(server: Server, folder: Path) -> None:
+    requests = [chat_request(i, [{"role": "user", "content": f"Question {i}?"}]) for i in range(3)]
+
+    def interrupt(pair: Pair) -> None:
+        raise KeyboardInterrupt
+
+    run = run_live(server.client, requests, folder, on_pair=interrupt)
+    assert len(run.pairs) == 1
+    assert summary(run)["interrupted"]
