@@ -24,7 +24,7 @@ def happened(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> dic
         capture_output=True,
         text=True,
         check=False,
-        timeout=500,
+        timeout=1000,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]

@@ -45,7 +45,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Figures:
                     stderr=log,
                 )
             )
-    lines = [line for half in halves for line in half.communicate(timeout=600)[0].decode().splitlines()]
+    lines = [line for half in halves for line in half.communicate(timeout=1000)[0].decode().splitlines()]
     assert [half.returncode for half in halves] == [0, 0], "see the log in the temporary folder"
     found = {one["name"]: one for one in (json.loads(line) for line in lines if line.startswith("{"))}
     if where := os.environ.get("AGENTCACHE_SITUATIONS_JSON"):

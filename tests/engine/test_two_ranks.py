@@ -35,7 +35,7 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[st
                 stdout=subprocess.PIPE,
                 stderr=log,
                 check=False,
-                timeout=600,
+                timeout=1000,
             )
         assert done.returncode == 0, (folder / f"log {what}").read_text()[-3000:]
         printed.append(json.loads(done.stdout.decode().strip().splitlines()[-1]))

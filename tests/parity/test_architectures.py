@@ -62,7 +62,7 @@ def start(folder: Path, names: list[str], second_runner: str) -> subprocess.Pope
 
 
 def finish(process: subprocess.Popen[bytes]) -> list[dict[str, Any]]:
-    out, _ = process.communicate(timeout=500)
+    out, _ = process.communicate(timeout=1000)
     assert process.returncode == 0, "see the log in the temporary folder"
     return [json.loads(line) for line in out.decode().splitlines() if line.startswith("{")]
 
