@@ -186,22 +186,23 @@ class WorkerHalf:
     def save(self, metadata: StepMetadata) -> None:
         """Execute the step's stores: read the pages now, write entries in the background."""
         self._settle()
+        try:
+            self._save(metadata.stores)
+        except Exception as error:
+            self._not_stored(error)
+
+    def _save(self, ops: Sequence[StoreOp]) -> None:
         if self._paged is None or self.store is None:
             return
-        new = [op for op in metadata.stores if not self._has(op.info.id)]
-        for ops in _together(new, self._paged.token_bytes):
-            try:
-                entries = self._read(ops, self._paged)
-            except Exception as error:
-                self._not_stored(error)
-                continue
-            for op, kv in zip(ops, entries, strict=True):
+        new = [op for op in ops if not self._has(op.info.id)]
+        for some in _together(new, self._paged.token_bytes):
+            for op, kv in zip(some, self._read(some, self._paged), strict=True):
                 try:
                     self.store.put(op.info, kv)
-                except Exception as error:
+                except Exception as error:  # the others are stored nevertheless
                     self._not_stored(error)
         # one that is missing yet found no room, or met an error: either has been counted
-        self._report.stored += [op.info for op in metadata.stores if self._has(op.info.id)]
+        self._report.stored += [op.info for op in ops if self._has(op.info.id)]
 
     def _read(self, ops: Sequence[StoreOp], paged: PagedKV) -> list[torch.Tensor]:
         """The entries' K/V as they lie in the pages now, all in one piece of memory."""
