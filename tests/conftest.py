@@ -11,15 +11,8 @@ import pytest
 from agentcache import paths
 from tests.engine.serving import asked_plainly, encode, indexed, plain, prompts, server, texts
 
-__all__ = [
-    "asked_plainly",
-    "encode",
-    "indexed",
-    "plain",
-    "prompts",
-    "server",
-    "texts",
-]  # one server for the whole session
+# One server for the whole session.
+__all__ = ["asked_plainly", "encode", "indexed", "plain", "prompts", "server", "texts"]
 
 # A shell that starts a command in the background has it ignore Ctrl-C, and all that it starts; tests send Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)

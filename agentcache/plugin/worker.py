@@ -194,7 +194,8 @@ class WorkerHalf:
     def _save(self, ops: Sequence[StoreOp]) -> None:
         if self._paged is None or self.store is None:
             return
-        new = [op for op in ops if not self._has(op.info.id)]
+        missing = set(self.store.missing([op.info.id for op in ops]))
+        new = [op for op in ops if op.info.id in missing]
         for some in _together(new, self._paged.token_bytes):
             for op, kv in zip(some, self._read(some, self._paged), strict=True):
                 try:
@@ -202,7 +203,8 @@ class WorkerHalf:
                 except Exception as error:  # the others are stored nevertheless
                     self._not_stored(error)
         # one that is missing yet found no room, or met an error: either has been counted
-        self._report.stored += [op.info for op in ops if self._has(op.info.id)]
+        missing = set(self.store.missing(list(missing)))
+        self._report.stored += [op.info for op in ops if op.info.id not in missing]
 
     def _read(self, ops: Sequence[StoreOp], paged: PagedKV) -> list[torch.Tensor]:
         """The entries' K/V as they lie in the pages now, all in one piece of memory."""

@@ -90,24 +90,7 @@ def run_live(
     _wait_warm(client)
     learned_before = _learned(client)["tokens_computed"]
     try:
-        for prompt in prompter.prompts([request for request in requests if request.api != "completions"]):
-            if most is not None and len(run.pairs) == most:
-                break
-            if len(prompt) > limit:
-                run.skipped += 1
-                continue
-            if not run.pairs:
-                _send(
-                    client, run.model, prompt.request, "exact", discard=True
-                )  # a first request compiles and allocates
-            order = ("exact", "fast") if len(run.pairs) % 2 == 0 else ("fast", "exact")
-            timed = {mode: _send(client, run.model, prompt.request, mode) for mode in order}
-            again = _send(client, run.model, prompt.request, "exact")
-            pair = Pair(prompt.request.number, timed["fast"], timed["exact"], again)
-            run.pairs.append(pair)
-            run.mismatched += pair.fast.prompt_tokens != len(prompt)
-            on_pair(pair)
-            run.unsettled += not _learn(client, prompter, prompt)
+        _measure(client, prompter, requests, limit, most, run, on_pair)
     except KeyboardInterrupt:
         if not run.pairs:
             raise
@@ -118,6 +101,34 @@ def run_live(
             "no request of the trace fits the server's context; start it with a larger --max-model-len"
         )
     return run
+
+
+def _measure(
+    client: EngineClient,
+    prompter: Prompter,
+    requests: Sequence[Request],
+    limit: int,
+    most: int | None,
+    run: LiveRun,
+    on_pair: Callable[[Pair], None],
+) -> None:
+    """Send requests of at most `limit` tokens and add what is measured to `run`, pair by pair."""
+    for prompt in prompter.prompts([request for request in requests if request.api != "completions"]):
+        if most is not None and len(run.pairs) == most:
+            break
+        if len(prompt) > limit:
+            run.skipped += 1
+            continue
+        if not run.pairs:  # a first request compiles and allocates
+            _send(client, run.model, prompt.request, "exact", discard=True)
+        order = ("exact", "fast") if len(run.pairs) % 2 == 0 else ("fast", "exact")
+        timed = {mode: _send(client, run.model, prompt.request, mode) for mode in order}
+        again = _send(client, run.model, prompt.request, "exact")
+        pair = Pair(prompt.request.number, timed["fast"], timed["exact"], again)
+        run.pairs.append(pair)
+        run.mismatched += pair.fast.prompt_tokens != len(prompt)
+        on_pair(pair)
+        run.unsettled += not _learn(client, prompter, prompt)
 
 
 def summary(run: LiveRun) -> dict[str, Any]:

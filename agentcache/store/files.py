@@ -170,13 +170,12 @@ def _pieces(fd: int, memory: memoryview, offset: int) -> Iterator[memoryview]:
     """`memory`, filled from the file, piece by piece; the next two are on their way meanwhile."""
     starts = range(0, len(memory), _CHUNK)
     if len(starts) == 1:
-        _fill(fd, memory, offset)
-        yield memory
+        yield _fill(fd, memory, offset)
         return
     coming: deque[Future[memoryview]] = deque()
     try:
         for at in starts:
-            coming.append(_READERS.submit(_filled, fd, memory[at : at + _CHUNK], offset + at))
+            coming.append(_READERS.submit(_fill, fd, memory[at : at + _CHUNK], offset + at))
             if len(coming) > _AT_ONCE:
                 yield coming.popleft().result()
         while coming:
@@ -185,25 +184,22 @@ def _pieces(fd: int, memory: memoryview, offset: int) -> Iterator[memoryview]:
         wait(coming)  # nobody may write to this memory, or read this file, any more
 
 
-def _filled(fd: int, piece: memoryview, offset: int) -> memoryview:
-    _fill(fd, piece, offset)
-    return piece
-
-
-def _fill(fd: int, buffer: memoryview, offset: int) -> None:
-    done = refused = 0
+def _fill(fd: int, buffer: memoryview, offset: int) -> memoryview:
+    """`buffer`, read from the file."""
+    done, again = 0, True
     while done < len(buffer):
         try:
             count = os.preadv(fd, [buffer[done:]], offset + done)
         except OSError as error:
-            if error.errno != errno.EINVAL or refused:
+            if error.errno != errno.EINVAL or not again:
                 raise
-            refused = 1
+            again = False
             _past_cache(fd, False)  # this file system cannot, or not from here on
             continue
         if count == 0:
             raise EntryCorrupt("an entry file was cut while it was read")
         done += count
+    return buffer
 
 
 def _private(path: str, flags: int) -> int:
