@@ -75,6 +75,17 @@ class EngineClient:
             time.sleep(0.02)
         raise EngineError("the engine did not account for a request; is agentcache's plug-in loaded?")
 
+    def learned_all(self, wait_s: float) -> bool:
+        """Wait until the server's worker has learned what requests have left behind; False if that takes longer."""
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until:
+            status = self.status()
+            learned = status["learned"]
+            if learned["state"] == "idle" and learned["handled"] >= status["notes"]["added"]:
+                return True
+            time.sleep(0.05)
+        return False
+
     def missing(self, entry_ids: Sequence[str]) -> set[str]:
         """Entries the engine would have to compute."""
         body = self._json("POST", "/agentcache/missing", {"entries": list(entry_ids)})

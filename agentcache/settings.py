@@ -51,9 +51,9 @@ class EngineSettings:
     store_dir: str = field(default_factory=lambda: str(paths.store_dir()))
     ram_bytes: int = 2 * GIB
     disk_bytes: int = 20 * GIB
-    strategy: str = "boundary"
+    strategy: str = "boundary+copy"
     boundary_tokens: int = 16
-    budget: float | None = None
+    budget: float | None = 0.08
     min_saved_tokens: int = 32
     tail_tokens: int = 256
     disk_codec: str = "raw"

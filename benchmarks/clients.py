@@ -4,10 +4,11 @@
 
 Installs each client into a folder of its own under agentcache's cache (npm or pip; nothing into this environment),
 gives it a fresh copy of a small repository (itsdangerous' source distribution), and runs the command of its page in
-docs/clients through `agentcache run`, behind `agentcache record`. Counters and TTFT are the server's (`GET
-/agentcache/requests`). Then the recorded requests are sent again, `exact`, one after another: what vLLM with prefix
-caching does with the same session. `ttft_ratio`: exact over fast of the same request, median. A client that cannot
-run here gets a row with the reason.
+docs/clients through `agentcache run`, behind `agentcache record`; twice, as nobody uses an agent once: what a first
+session shows the server for the first time (system prompt, tools) is learned before the second, whose figures the row
+has. Counters and TTFT are the server's (`GET /agentcache/requests`). Then the recorded requests of both sessions are
+sent again, `exact`, one after another: what vLLM with prefix caching does with them. `ttft_ratio`: exact over fast of
+the same request, median. A client that cannot run here gets a row with the reason.
 """
 
 from __future__ import annotations
@@ -43,10 +44,13 @@ from agentcache.serve import ServeOptions, Server
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "clients"
+INSTALLED = paths.home() / "clients"
 REPOSITORY = "itsdangerous==2.2.0"
 MAX_ANSWER = 64
 """Tokens an answer may have: a tiny model that rambles is stopped here."""
-LIMIT_S = 170.0
+LIMIT_S = 120.0
+"""A session of a client that does not end by itself is ended then."""
+LEARN_S = 240.0
 ENGINE = (
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     *("--override-generation-config", json.dumps({"max_new_tokens": MAX_ANSWER, "temperature": 0.0})),
@@ -118,7 +122,7 @@ def command_of(name: str) -> list[str]:
 
 def install(client: Client) -> tuple[Path, str]:
     """Folder with its programs, and its version. Raises NotHere."""
-    folder = paths.home() / "clients" / client.name
+    folder = INSTALLED / client.name
     if client.installer == "npm":
         programs = folder / "node_modules" / ".bin"
         if not programs.is_dir():
@@ -147,14 +151,15 @@ def _quietly(*command: str) -> None:
 
 
 def repository(folder: Path) -> Path:
-    """The small repository, as its maintainers publish it, under git."""
-    cached = paths.home() / "clients" / "repository"
+    """The small repository, as its maintainers publish it, under git: a fresh copy below `folder`."""
+    cached = INSTALLED / "repository"
     if not list(cached.glob("*.tar.gz")):
         arguments = ("download", "-q", "--no-deps", "--no-binary", ":all:", "-d", str(cached), REPOSITORY)
         _quietly(sys.executable, "-m", "pip", *arguments)
     with tarfile.open(next(cached.glob("*.tar.gz"))) as archive:
+        root = folder / archive.getnames()[0].split("/")[0]
+        shutil.rmtree(root, ignore_errors=True)
         archive.extractall(folder, filter="data")
-    root = next(path for path in folder.iterdir() if path.is_dir())
     (root / ".gitignore").write_text("__pycache__/\n.project_doc_record/\nmarkdown_docs/\n")
     (root / "tool_loop.py").write_text(TOOL_LOOP)
     git = ("git", "-C", str(root), "-c", "user.name=bench", "-c", "user.email=bench@localhost")
@@ -224,13 +229,15 @@ def seen_by(client: EngineClient) -> int:
     return int(client.get("/agentcache/requests?limit=1")["seen"])
 
 
-def again_exact(client: EngineClient, trace: Path, most: int) -> list[dict[str, Any]]:
-    """Send what was recorded again, as plain vLLM would take it; the server's account of each."""
+def again_exact(client: EngineClient, trace: Path, most: int, salt: str) -> list[dict[str, Any]]:
+    """Send what was recorded again, as plain vLLM would take it; the server's account of each.
+
+    salt: a page namespace of its own, without pages that the server's worker has computed meanwhile
+    """
     import gzip
 
     opener = gzip.open if trace.suffix == ".gz" else open
     before = seen_by(client)
-    salt = secrets.token_hex(8)
     sent = 0
     with opener(trace, "rt") as lines:
         for line in lines:
@@ -241,7 +248,7 @@ def again_exact(client: EngineClient, trace: Path, most: int) -> list[dict[str, 
             body = dict(record["body"])
             body["kv_transfer_params"] = {"agentcache": {"mode": "exact"}}
             if path != PATHS["messages"]:  # which has no such parameter
-                body["cache_salt"] = salt  # no hit of pages that the server's worker has computed meanwhile
+                body["cache_salt"] = salt
             with client.stream(path, body) as answer:
                 for _ in answer.iter_raw():
                     pass
@@ -249,8 +256,8 @@ def again_exact(client: EngineClient, trace: Path, most: int) -> list[dict[str, 
     return records_since(client, before)
 
 
-def measure(client: Client, url: str, context: int, scratch: Path) -> dict[str, Any]:
-    """One row."""
+def measure(client: Client, url: str, context: int, scratch: Path, sessions: int) -> dict[str, Any]:
+    """One row: of the last session; `earlier` has the same figures of those before it."""
     row: dict[str, Any] = {"client": client.name}
     try:
         programs, row["version"] = install(client)
@@ -260,20 +267,34 @@ def measure(client: Client, url: str, context: int, scratch: Path) -> dict[str, 
             )
     except NotHere as reason:
         return row | {"reason": str(reason)}
-    root = repository(scratch)
-    trace = scratch / "trace.jsonl"
+    traces = [scratch / f"trace-{number}.jsonl" for number in range(sessions)]
     with EngineClient(url) as engine:
-        before = seen_by(engine)
-        with recorded(url, trace) as proxy:
-            row["ended"] = run_client(client, programs, root, proxy)
-        fast = records_since(engine, before)
-        apis = [json.loads(line)["path"].split("?")[0] for line in trace.read_text().splitlines()]
-        row["api"] = ", ".join(dict.fromkeys(path for path in apis if path in PATHS.values()))
-        if not fast:
+        fast = [session(client, engine, programs, scratch, trace, row) for trace in traces]
+        if not all(fast):
             output = (scratch / "output.txt").read_text(errors="replace").strip().splitlines()
             return row | {"requests": 0, "reason": f"no request was answered: {' '.join(output[-2:])[-300:]}"}
-        exact = again_exact(engine, trace, len(fast))
-    return row | summary(fast, exact)
+        salt = secrets.token_hex(8)
+        exact = [again_exact(engine, trace, len(one), salt) for trace, one in zip(traces, fast, strict=True)]
+    *earlier, last = [summary(one, other) for one, other in zip(fast, exact, strict=True)]
+    return row | last | {"earlier": earlier}
+
+
+def session(
+    client: Client, engine: EngineClient, programs: Path, scratch: Path, trace: Path, row: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Run the client once on a fresh copy of the repository, and wait for what the server learns of it.
+
+    The server's account of every request. How it ended and the APIs used are noted in `row`.
+    """
+    root = repository(scratch)
+    before = seen_by(engine)
+    with recorded(engine.url, trace) as proxy:
+        row["ended"] = run_client(client, programs, root, proxy)
+    apis = [json.loads(line)["path"].split("?")[0] for line in trace.read_text().splitlines()]
+    row["api"] = ", ".join(dict.fromkeys(path for path in apis if path in PATHS.values()))
+    records = records_since(engine, before)
+    engine.learned_all(LEARN_S)
+    return records
 
 
 def summary(fast: Sequence[dict[str, Any]], exact: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -332,6 +353,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=[client.name for client in CLIENTS])
     parser.add_argument("--engine", default="", help="further arguments for vLLM")
     parser.add_argument("--kv-gib", type=int, default=4)
+    parser.add_argument("--sessions", type=int, default=2, help="of each client; rows are of the last one")
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
         "--out", type=Path, help="JSON file; rows of other clients that it has already are kept"
@@ -340,11 +362,13 @@ def main() -> None:
     began = time.perf_counter()
     chosen = [client for client in CLIENTS if not options.only or client.name in options.only]
     rows: list[dict[str, Any]] = []
+    folder = resolve(options.model)
     with tempfile.TemporaryDirectory(prefix="agentcache-clients-") as scratch:
+        os.environ["AGENTCACHE_HOME"] = str(Path(scratch) / "home")  # a server that has learned nothing yet
         (kept := Path(scratch) / "kept").mkdir()
         serve = ServeOptions(
             model=options.model,
-            folder=resolve(options.model),
+            folder=folder,
             roots=(repository(kept),),
             port=0,
             kv_gib=options.kv_gib,
@@ -356,9 +380,8 @@ def main() -> None:
             context = int(server.client.get("/v1/models")["data"][0]["max_model_len"])
             wait_warm(server)
             for client in chosen:
-                folder = Path(scratch) / client.name
-                folder.mkdir()
-                rows.append(measure(client, server.engine.url, context, folder))
+                (own := Path(scratch) / client.name).mkdir()
+                rows.append(measure(client, server.engine.url, context, own, options.sessions))
                 print(json.dumps(rows[-1]), file=sys.stderr)
             version = server.client.get("/version")["version"]
     about = {"model": Path(options.model).name, "context": context, "vllm": version}

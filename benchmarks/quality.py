@@ -27,11 +27,12 @@ from code_prompts import CONTINUED, KINDS, Case, Corpus
 
 from agentcache.plan import RecomputePolicy, reused_positions
 from agentcache.quality.agreement import agreement
+from agentcache.settings import EngineSettings
 
 if TYPE_CHECKING:
     from agentcache.quality.probe import Probe
 
-DEFAULT = "boundary"
+DEFAULT = "boundary+copy"
 BUDGET = 0.08
 GREEDY = 32
 STRATEGIES: dict[str, RecomputePolicy] = {
@@ -39,6 +40,9 @@ STRATEGIES: dict[str, RecomputePolicy] = {
     "boundary 16": RecomputePolicy("boundary", boundary_tokens=16),
     "boundary 4 %": RecomputePolicy("boundary", boundary_tokens=512, budget=0.04),
     "boundary": RecomputePolicy("boundary", boundary_tokens=512, budget=BUDGET),
+    "boundary+copy 16": EngineSettings().policy,
+    "boundary+copy 4 %": RecomputePolicy("boundary+copy", boundary_tokens=512, budget=0.04),
+    "boundary+copy": RecomputePolicy("boundary+copy", boundary_tokens=512, budget=BUDGET),
     "boundary+tail": RecomputePolicy("boundary+tail", boundary_tokens=512, budget=BUDGET),
     "deviation": RecomputePolicy("deviation", budget=BUDGET),
 }
@@ -166,7 +170,6 @@ def start(model: str, dtype: str, kv_gib: int, store: Path) -> Any:
     from vllm import LLM
 
     from agentcache.engine import transfer_config
-    from agentcache.settings import EngineSettings
 
     settings = EngineSettings(store_dir=str(store), ram_bytes=1 << 20, disk_bytes=1 << 20)
     return LLM(

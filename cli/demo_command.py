@@ -24,7 +24,7 @@ def demo(
     model: Annotated[str, typer.Option(help="Name, folder or hub id.")] = "smollm2-135m",
     requests: Annotated[int, typer.Option(help="How many prompts, each asked twice.", min=1, max=1000)] = 8,
     seed: Annotated[int, typer.Option(help="Chooses the files and their orders.")] = 1,
-    boundary_tokens: Annotated[int, typer.Option(help="Tokens recomputed at each seam.", min=0)] = 16,
+    boundary_tokens: Annotated[int, typer.Option(help="Most tokens recomputed at a seam.", min=0)] = 16,
     compiled: Annotated[
         bool, typer.Option("--compile", help="Let vLLM compile the model: a minute or two more to start.")
     ] = False,

@@ -19,7 +19,7 @@ def doctor(
     model: Annotated[
         str, typer.Option(help="Name, folder or hub id of the model to try; '' looks at the machine only.")
     ] = "smollm2-135m",
-    boundary_tokens: Annotated[int, typer.Option(help="Tokens recomputed at each seam.", min=0)] = 16,
+    boundary_tokens: Annotated[int, typer.Option(help="Most tokens recomputed at a seam.", min=0)] = 16,
     kv_space: Annotated[int, typer.Option(help="vLLM's page pool on CPU, GiB.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, last line.")] = False,
 ) -> None:

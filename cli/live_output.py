@@ -59,7 +59,7 @@ def _table(result: dict[str, Any]) -> Table:
         ("prompt tokens a second", *(f"{m['prompt_tokens_per_s']:,.0f}" for m in modes)),
         ("hit by prefix caching", *(f"{m['prefix_hit_share']:.1%}" for m in modes)),
         ("reused from entries", *(f"{m['reused_share']:.1%}" for m in modes)),
-        ("recomputed", *(f"{m['recomputed_share']:.1%}" for m in modes)),
+        ("of these recomputed", *(f"{m['recomputed_share']:.1%}" for m in modes)),
     )
     for row in rows:
         table.add_row(*row)

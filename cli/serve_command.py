@@ -42,7 +42,7 @@ def serve(
     ] = "raw",
     remote: Annotated[str, typer.Option(help="Remote tier: s3://bucket/prefix or redis://host:6379/0.")] = "",
     kv_space: Annotated[int, typer.Option(help="vLLM's page pool on CPU, GiB.", min=1)] = 2,
-    boundary_tokens: Annotated[int, typer.Option(help="Tokens recomputed at each seam.", min=0)] = 16,
+    boundary_tokens: Annotated[int, typer.Option(help="Most tokens recomputed at a seam.", min=0)] = 16,
     warm: Annotated[bool, typer.Option(help="Warm the repository in the background.")] = True,
     warm_budget: Annotated[
         str,

@@ -9,9 +9,28 @@ from itertools import pairwise, zip_longest
 import numpy as np
 import numpy.typing as npt
 
+from agentcache.entry import Tokens
 from agentcache.plan.clip import clip
+from agentcache.plan.copied import copy_scores
 from agentcache.plan.strategies import RecomputePolicy
 from agentcache.plan.types import Plan, Positions, Span
+
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+def plan_prompt(tokens: Tokens, start: int, spans: Sequence[Span], policy: RecomputePolicy) -> Plan | None:
+    """`make_plan` for the prompt `tokens`, int32 [n], and all that can be told from them alone.
+
+    Where the strategy scores by tokens, they are scored and the budget spent; a probe's scores are still to come.
+    """
+    plan = make_plan(len(tokens), start, spans, policy)
+    if plan is None or policy.chosen.scored_by != "tokens":
+        return plan
+    whole = plan if start == 0 else make_plan(len(tokens), 0, spans, policy)
+    assert whole is not None, "what is reused behind `start` is reused without it"
+    scores = copy_scores(whole, tokens, policy.boundary_tokens)
+    chosen = top_up(whole, scores, policy.budget or 0.0).recompute
+    return replace(plan, recompute=chosen[np.searchsorted(chosen, start) :])
 
 
 def make_plan(
@@ -49,7 +68,8 @@ def make_plan(
 def top_up(plan: Plan, scores: npt.NDArray[np.float32], budget: float) -> Plan:
     """`plan` with the reused positions of the highest scores recomputed, too, as far as the budget goes.
 
-    scores: float32 [plan.stop - plan.start], one for each position of the plan; NaN counts as the lowest
+    scores: float32 [plan.stop - plan.start], one for each position of the plan; NaN counts as the lowest, and minus
+        infinity means that the position stays as it is
     budget: share of the matched tokens that may be recomputed in total, those the plan already has included
     Of equal scores the lower position comes first. The plan's own choice is never taken back.
     """
@@ -58,7 +78,8 @@ def top_up(plan: Plan, scores: npt.NDArray[np.float32], budget: float) -> Plan:
     room = allowance(budget, plan.num_matched) - num_recomputed_in_spans(plan)
     if room <= 0 or not len(reused):
         return plan
-    key = np.nan_to_num(scores[reused - plan.start], nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    key = np.nan_to_num(scores[reused - plan.start], nan=_LOWEST, posinf=np.inf, neginf=-np.inf)
+    reused, key = reused[key > -np.inf], key[key > -np.inf]
     best = reused[np.argsort(-key, kind="stable")[:room]]
     return replace(plan, recompute=np.sort(np.concatenate([plan.recompute, best])))
 
@@ -101,7 +122,7 @@ def _saved(chain: Sequence[Span], limit: int, policy: RecomputePolicy) -> int:
         return 0
     matched = sum(span.num_matched for span in chain)
     boundaries = sum(min(limit, span.length) for span in chain if not span.context_stands)
-    spendable = allowance(policy.budget or 0, matched) if policy.chosen.needs_scores else 0
+    spendable = allowance(policy.budget or 0, matched) if policy.chosen.scored_by else 0
     return matched - max(boundaries, spendable)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,13 +11,14 @@ class Strategy:
     """One way to choose, inside spans, the tokens to recompute. What lies between spans always is.
 
     boundary_share: share of the budget for first tokens of spans whose context does not stand; 0 for none
-    needs_scores: the engine scores the reused positions, and `top_up` spends the rest of the budget on them
+    scored_by: who scores the reused positions, for `top_up` to spend the rest of the budget on them: the engine with a
+        "probe", the planner by the prompt's "tokens" (`copy_scores`), or "" for nobody
     everything: every position is recomputed (equals full prefill; for self-tests)
     """
 
     name: str
     boundary_share: float = 0.0
-    needs_scores: bool = False
+    scored_by: Literal["", "probe", "tokens"] = ""
     everything: bool = False
 
 
@@ -27,8 +28,9 @@ STRATEGIES: Final = {
         Strategy("none"),
         Strategy("all", everything=True),
         Strategy("boundary", boundary_share=1.0),
-        Strategy("boundary+tail", boundary_share=0.5, needs_scores=True),
-        Strategy("deviation", needs_scores=True),
+        Strategy("boundary+copy", boundary_share=0.6, scored_by="tokens"),
+        Strategy("boundary+tail", boundary_share=0.5, scored_by="probe"),
+        Strategy("deviation", scored_by="probe"),
     )
 }
 
@@ -63,7 +65,7 @@ class RecomputePolicy:
             raise ValueError("boundary_tokens, min_saved_tokens and tail_tokens are not negative")
         if self.budget is not None and not 0 <= self.budget <= 1:
             raise ValueError(f"budget is a share from 0 to 1, not {self.budget}")
-        if self.budget is None and STRATEGIES[self.strategy].needs_scores:
+        if self.budget is None and STRATEGIES[self.strategy].scored_by:
             raise ValueError(f"strategy {self.strategy!r} needs a budget")
 
     @property

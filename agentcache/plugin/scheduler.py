@@ -18,7 +18,7 @@ from agentcache.entry import EntryInfo, Tokens, as_tokens, entries_of_stream
 from agentcache.learn.note import Note
 from agentcache.learn.runs import MIN_TOKENS, mask_of, runs_to_learn
 from agentcache.match import Matcher
-from agentcache.plan import STRATEGIES, RecomputePolicy, make_plan
+from agentcache.plan import STRATEGIES, RecomputePolicy, make_plan, plan_prompt
 from agentcache.plan.planner import allowance
 from agentcache.plan.types import Plan, Span
 from agentcache.plugin.account import Account
@@ -215,7 +215,7 @@ class SchedulerHalf:
         if live.wish.cuts:
             plan = self._exact_plan(spans, len(tokens), num_computed)
         else:
-            plan = make_plan(len(tokens), num_computed, spans, live.wish.policy)
+            plan = plan_prompt(tokens, num_computed, spans, live.wish.policy)
         if plan is None:
             return 0
         if self._step_is_full(plan, live.wish.policy):
@@ -434,7 +434,7 @@ class SchedulerHalf:
 
 def _work(plan: Plan, strategy: str, budget: float) -> int:
     """Tokens that a load recomputes at most."""
-    scored = allowance(budget, plan.num_matched) if STRATEGIES[strategy].needs_scores else 0
+    scored = allowance(budget, plan.num_matched) if STRATEGIES[strategy].scored_by == "probe" else 0
     return min(len(plan.recompute) + scored, plan.stop - plan.start)
 
 

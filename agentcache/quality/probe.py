@@ -18,7 +18,7 @@ from agentcache.blend.pages import PagedKV
 from agentcache.blend.rope import KeyShift
 from agentcache.entry import EntryInfo, Tokens, entries_of_stream
 from agentcache.match import Matcher
-from agentcache.plan import Plan, RecomputePolicy, make_plan
+from agentcache.plan import Plan, RecomputePolicy, plan_prompt
 
 Pages = tuple[int, ...]
 _MODEL = "probe"
@@ -78,7 +78,7 @@ class Probe:
         for info in entries:
             matcher.add(info)
         spans = matcher.match(tokens[:num_prompt], salts=(domain,))
-        plan = make_plan(num_prompt, 0, spans, policy)
+        plan = plan_prompt(tokens[:num_prompt], 0, spans, policy)
         return plan or Plan(0, 0, (), np.empty(0, np.int64))
 
     @torch.inference_mode()

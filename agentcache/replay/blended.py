@@ -11,7 +11,7 @@ from agentcache.entry import INDEX_DOMAIN, Tokens
 from agentcache.learn.runs import runs_to_learn
 from agentcache.learn.views import View, recognise
 from agentcache.match import Matcher
-from agentcache.plan import RecomputePolicy, make_plan
+from agentcache.plan import plan_prompt
 from agentcache.plan.types import Plan
 from agentcache.replay.kinds import Kind
 from agentcache.replay.learn import OWN_DOMAIN, Learner
@@ -46,13 +46,7 @@ class Blended:
         tiers: Tiers | None = None,
         on_entry: Callable[[Tokens], None] = lambda tokens: None,
     ) -> None:
-        settings = EngineSettings()
-        self._policy = RecomputePolicy(
-            strategy=settings.strategy,
-            boundary_tokens=settings.boundary_tokens,
-            min_saved_tokens=settings.min_saved_tokens,
-            tail_tokens=settings.tail_tokens,
-        )
+        self._policy = EngineSettings().policy
         self._chain = PageChain()
         self._matcher = Matcher()
         self._code = Matcher()  # the source's entries alone: what is code, whichever entry it is reused from
@@ -73,7 +67,7 @@ class Blended:
         tokens = prompt.tokens
         hit, _ = self._chain.hit(tokens)
         spans = self._matcher.match(tokens, salts=(OWN_DOMAIN, INDEX_DOMAIN), joined=True)
-        plan = make_plan(len(tokens), hit, spans, self._policy)
+        plan = plan_prompt(tokens, hit, spans, self._policy)
         reused = np.zeros(len(tokens), np.bool_)
         recomputed = np.zeros(len(tokens), np.bool_)
         code = np.zeros(len(tokens), np.bool_)

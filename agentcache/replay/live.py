@@ -25,7 +25,7 @@ from agentcache.replay.chat import chat_of
 from agentcache.replay.prompt import Prompt, Prompter
 from agentcache.replay.trace import Request
 
-_WARM_S, _LEARN_S = 1800.0, 120.0
+_START_S, _WARM_S, _LEARN_S = 5.0, 1800.0, 120.0
 _LOOK_S = 0.05
 _ROOM_TOKENS = 16
 """Left for the answer in the server's context."""
@@ -33,7 +33,10 @@ _ROOM_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One request in one mode. Counters are the engine's own, in tokens; whole_s: until the answer's end"""
+    """One request in one mode. Counters are the engine's own, in tokens; whole_s: until the answer's end
+
+    reused_tokens: recomputed ones included, as in the off-line report
+    """
 
     ttft_s: float
     whole_s: float
@@ -196,7 +199,7 @@ def _send(client: EngineClient, model: str, request: Request, mode: str, discard
         whole_s=whole_s,
         prompt_tokens=record["prompt_tokens"],
         prefix_hit_tokens=record["prefix_hit_tokens"],
-        reused_tokens=record["reused_tokens"],
+        reused_tokens=record["reused_tokens"] + record["recomputed_tokens"],
         recomputed_tokens=record["recomputed_tokens"],
         first=answer.first,
         logprobs=answer.logprobs,
@@ -209,9 +212,12 @@ def _learned(client: EngineClient) -> dict[str, Any]:
 
 
 def _wait_warm(client: EngineClient) -> None:
-    """What the server is warming is measured warm."""
-    until = time.monotonic() + _WARM_S
-    while client.status()["warm"]["state"] in ("warming", "waiting") and time.monotonic() < until:
+    """What the server is warming is measured warm. A worker that has just been started tells nothing for a moment."""
+    began = time.monotonic()
+    while (waited_s := time.monotonic() - began) < _WARM_S:
+        state = client.status()["warm"]["state"]
+        if state not in ("warming", "waiting") and (state != "off" or waited_s > _START_S):
+            return
         time.sleep(_LOOK_S)
 
 
@@ -221,11 +227,4 @@ def _learn(client: EngineClient, prompter: Prompter, prompt: Prompt) -> bool:
         return True
     if prompt.answer:
         client.expect([prompter.encode(prompt.answer).tolist()])
-    until = time.monotonic() + _LEARN_S
-    while time.monotonic() < until:
-        status = client.status()
-        learned = status["learned"]
-        if learned["state"] == "idle" and learned["handled"] >= status["notes"]["added"]:
-            return True
-        time.sleep(_LOOK_S)
-    return False
+    return client.learned_all(_LEARN_S)

@@ -25,13 +25,15 @@ def test_the_whole_budget_equals_full_prefill(
     assert largest_difference(answer.first, plain["shuffled"].first) < 1e-3
 
 
-@pytest.mark.parametrize("strategy", ["deviation", "boundary+tail"])
+@pytest.mark.parametrize("strategy", ["deviation", "boundary+tail", "boundary+copy"])
 def test_a_budget_is_spent_and_helps(
     server: Server, plain: dict[str, Answer], prompts: dict[str, list[int]], strategy: str
 ) -> None:
     reference = plain["shuffled"].first
     none = server.ask(prompts["shuffled"], salt=f"{strategy} none", strategy="none")
-    some = server.ask(prompts["shuffled"], salt=f"{strategy} some", strategy=strategy, budget=0.2)
+    some = server.ask(
+        prompts["shuffled"], salt=f"{strategy} some", strategy=strategy, budget=0.2, boundary_tokens=512
+    )
     assert some.counters["recomputed_tokens"] == int(0.2 * MATCHED)
     assert some.counters["reused_tokens"] == MATCHED - int(0.2 * MATCHED)
     assert largest_difference(some.first, reference) < largest_difference(none.first, reference)
@@ -54,6 +56,6 @@ def test_a_request_of_one_token_is_counted_as_it_was_loaded(
 
 
 def test_a_strategy_with_scores_needs_a_budget(server: Server, prompts: dict[str, list[int]]) -> None:
-    answer = server.ask(prompts["shuffled"], salt="no budget", strategy="deviation")
+    answer = server.ask(prompts["shuffled"], salt="no budget", strategy="deviation", budget=None)
     assert answer.counters["fallback"] == "bad parameters: strategy 'deviation' needs a budget"
     assert answer.counters["reused_tokens"] == 0

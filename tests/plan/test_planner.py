@@ -127,8 +127,10 @@ def test_top_up_takes_the_best_within_the_budget(
     assert set(plan.recompute.tolist()) <= set(more.recompute.tolist())
     added = np.setdiff1d(more.recompute, plan.recompute)
     room = max(allowance(budget, plan.num_matched) - num_recomputed_in_spans(plan), 0)
-    assert len(added) == min(room, len(reused_positions(plan)))
-    scores[np.isnan(scores)] = -np.inf
+    wanted = reused_positions(plan)[scores[reused_positions(plan) - plan.start] != -np.inf]
+    assert len(added) == min(room, len(wanted))
+    assert set(added.tolist()) <= set(wanted.tolist())
+    scores[np.isnan(scores)] = -1.0
     left, taken = scores[reused_positions(more) - plan.start], scores[added - plan.start]
     assert not len(left) or not len(taken) or left.max() <= taken.min()
 
@@ -239,7 +241,10 @@ def test_policies_are_checked() -> None:
     ):
         with pytest.raises(ValueError):
             RecomputePolicy(**wrong)
-    assert {name for name, one in STRATEGIES.items() if one.needs_scores} == {"boundary+tail", "deviation"}
+    assert {name for name, one in STRATEGIES.items() if one.scored_by == "probe"} == {
+        "boundary+tail",
+        "deviation",
+    }
 
 
 def test_clip_leaves_whole_spans_alone() -> None:

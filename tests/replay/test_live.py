@@ -32,7 +32,7 @@ def test_a_trace_is_measured_fast_and_exact(server: Server, folder: Path) -> Non
     assert first.fast.reused_tokens > 200  # stored by the fixture
     # the code in front was not stored: the worker has learned it from the first request, between the two
     assert run.unsettled == 0
-    assert second.fast.reused_tokens + second.fast.recomputed_tokens > first.fast.reused_tokens + 60
+    assert second.fast.reused_tokens > first.fast.reused_tokens + 60
     result = summary(run)
     assert result["learned_tokens"] > 100
     assert result["requests"] == 2
