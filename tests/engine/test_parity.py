@@ -47,7 +47,14 @@ def test_boundary_tokens_come_closer_than_nothing(
     server: Server, plain: dict[str, Answer], prompts: dict[str, list[int]]
 ) -> None:
     none = server.ask(prompts["shuffled"], salt="b0", mode="fast", strategy="none")
-    some = server.ask(prompts["shuffled"], salt="b128", mode="fast", boundary_tokens=128)
+    some = server.ask(
+        prompts["shuffled"],
+        salt="b128",
+        mode="fast",
+        strategy="boundary",
+        boundary_tokens=128,
+        budget=None,
+    )
     assert some.counters["recomputed_tokens"] == 3 * 128, (
         "three files, inner blocks follow each other as in the file"
     )
