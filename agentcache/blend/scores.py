@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from vllm.distributed import tensor_model_parallel_all_reduce
 
@@ -16,10 +15,7 @@ from agentcache.blend.pages import PagedKV
 from agentcache.entry import Tokens
 from agentcache.kernels.deviation import key_deviation
 from agentcache.kernels.tail_attention import tail_attention
-from agentcache.plan.types import Plan
-
-Scores = npt.NDArray[np.float32]
-"""One for each position of a plan, [stop - start]; higher means: recompute it sooner."""
+from agentcache.plan.types import Plan, Scores
 
 DEVIATION_LAYER = 1
 """Layer 0's K/V depend on token and position alone; layer 1 is the first where a wrong context shows (CacheBlend)."""

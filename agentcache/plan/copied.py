@@ -14,10 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentcache.entry import Tokens
-from agentcache.plan.types import Plan
-
-Scores = npt.NDArray[np.float32]
-"""One for each position of a plan, [stop - start]; higher means: recompute it sooner; minus infinity: never."""
+from agentcache.plan.types import Plan, Scores
 
 ASKING_TOKENS = 512
 """Of what stands behind the last span, the last so many ask."""
@@ -25,10 +22,10 @@ GRAM = 3
 """Tokens in a row that count as the same place. Ids below 2**21 are packed into one integer."""
 BEHIND_TOKENS = 48
 """So many tokens behind such a place may be copied, the next ones most likely."""
-COMMON = 4
-"""What stands more often than that tells nobody where the answer is copied from."""
 _LEAST = 0.2
 """Weight of the last of them; the first has 1."""
+COMMON = 4
+"""What stands more often than that tells nobody where the answer is copied from."""
 _SEAM = 1e-6
 """Weight of a span's first token. It falls with the distance, and spends what places leave of the budget."""
 

@@ -13,7 +13,7 @@ from agentcache.entry import Tokens
 from agentcache.plan.clip import clip
 from agentcache.plan.copied import copy_scores
 from agentcache.plan.strategies import RecomputePolicy
-from agentcache.plan.types import Plan, Positions, Span
+from agentcache.plan.types import Plan, Positions, Scores, Span
 
 _LOWEST = float(np.finfo(np.float32).min)
 
@@ -65,7 +65,7 @@ def make_plan(
     return plan if policy.chosen.everything or len(reused_positions(plan)) else None
 
 
-def top_up(plan: Plan, scores: npt.NDArray[np.float32], budget: float) -> Plan:
+def top_up(plan: Plan, scores: Scores, budget: float) -> Plan:
     """`plan` with the reused positions of the highest scores recomputed, too, as far as the budget goes.
 
     scores: float32 [plan.stop - plan.start], one for each position of the plan; NaN counts as the lowest, and minus

@@ -10,6 +10,9 @@ import numpy.typing as npt
 Positions = npt.NDArray[np.int64]
 """Prompt positions, ascending, without repeats, int64 [n]."""
 
+Scores = npt.NDArray[np.float32]
+"""One for each position of a plan, [stop - start]; higher means: recompute it sooner; minus infinity: never."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

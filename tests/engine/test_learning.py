@@ -29,14 +29,8 @@ def worker(server: Server, model_folder: str) -> Iterator[None]:
 
 def settled(server: Server) -> dict[str, Any]:
     """The status once everything noted so far is learned."""
-    deadline = time.monotonic() + 120.0
-    while True:
-        status = server.status()
-        learned = status["learned"]
-        if learned["state"] == "idle" and learned["handled"] >= status["notes"]["added"]:
-            return status
-        assert time.monotonic() < deadline, status["learned"]
-        time.sleep(0.05)
+    assert server.client.learned_all(120.0), server.status()["learned"]
+    return server.status()
 
 
 def paragraph(encode: Encode, topic: str, lines: int = 14) -> list[int]:
