@@ -3,7 +3,8 @@
     python -m agentcache.engine_process FILE_DESCRIPTOR <vLLM's arguments>
 
 The same as `python -m vllm.entrypoints.openai.api_server`, except that vLLM binds no port of its own: the address stays
-with the starter when an engine dies, and the next engine takes it over (`agentcache.supervisor`).
+with the starter when an engine dies, and the next engine takes it over (`agentcache.supervisor`). And where nobody asks
+for a dtype, this processor is (`agentcache.processor`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 import threading
 import time
 from multiprocessing.connection import wait
+
+from agentcache.processor import dtype_for
 
 _PATIENCE_S = 15.0
 """How long a server may outlive its engine core."""
@@ -49,6 +52,7 @@ def main() -> None:
     cli_env_setup()
     arguments = make_arg_parser(FlexibleArgumentParser()).parse_args()
     configure_logging_from_args(arguments)
+    arguments.dtype = dtype_for(arguments.dtype, arguments.model)
     validate_parsed_serve_args(arguments)
     if arguments.tool_parser_plugin:
         from vllm.tool_parsers import ToolParserManager

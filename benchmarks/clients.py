@@ -399,9 +399,12 @@ def main() -> None:
 
 
 def write(out: Path, result: dict[str, Any], seconds: float) -> None:
-    """Keep what is there of clients that were not run now: some need another model."""
-    before = json.loads(out.read_text())["result"]["clients"] if out.exists() else {}
-    record = kept("clients", result | {"clients": before | result["clients"]}, seconds)
+    """Keep what is there of clients that were not run now, or could not be: some need another model."""
+    rows = json.loads(out.read_text())["result"]["clients"] if out.exists() else {}
+    for name, row in result["clients"].items():
+        if "requests" in row or name not in rows:
+            rows[name] = row
+    record = kept("clients", result | {"clients": rows}, seconds)
     out.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -19,11 +19,13 @@ from agentcache.errors import EngineError, ModelError
 from agentcache.learn.note import Note, NoteQueue
 from agentcache.plugin.messages import Blended, LoadOp, RequestRecord, StepMetadata, StoreOp, WorkerReport
 from agentcache.store import EntryCorrupt, EntryMissing, EntryStore
+from agentcache.store.behind import WriteBehind
 from agentcache.store.buffers import buffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from agentcache.entry import EntryInfo
     from agentcache.plan import RecomputePolicy
     from agentcache.quality.probe import Probe
     from agentcache.quality.selftest import Verdict
@@ -64,11 +66,13 @@ class WorkerHalf:
         self._blending: list[tuple[LoadOp, BlendResult]] = []
         self._invalid_pages: set[int] = set()
         self._evicted: deque[str] = deque()
+        self._failed: deque[Exception | None] = deque()  # why entries were not stored after all
+        self._entries = WriteBehind(store, self._note_failure) if store is not None else None
         self._prefetcher = ThreadPoolExecutor(1, thread_name_prefix="agentcache-prefetch")
 
     def attach(self, runner: Any, layer_names: list[str]) -> None:
         """Learn the engine's pages, positions and layers. Called once its KV cache exists, before any request."""
-        if self.store is None:
+        if self._entries is None:
             return
         context = runner.vllm_config.compilation_config.static_forward_context
         layers = {name: context[name] for name in layer_names}
@@ -86,7 +90,7 @@ class WorkerHalf:
             self._give_up(f"trial failed: {type(error).__name__}: {error}")
             return
         self._parts = (forward, self._paged, shift)
-        self._executor = BlendExecutor(*self._parts, self.store.read, (EntryMissing, EntryCorrupt))
+        self._executor = BlendExecutor(*self._parts, self._entries.read, (EntryMissing, EntryCorrupt))
         self.unsupported = ""
 
     def probe(self) -> Probe:
@@ -184,7 +188,7 @@ class WorkerHalf:
         self._report.count("blend failed")
 
     def save(self, metadata: StepMetadata) -> None:
-        """Execute the step's stores: read the pages now, write entries in the background."""
+        """Execute the step's stores: read the pages now, store the entries in the background."""
         self._settle()
         try:
             self._save(metadata.stores)
@@ -192,19 +196,15 @@ class WorkerHalf:
             self._not_stored(error)
 
     def _save(self, ops: Sequence[StoreOp]) -> None:
-        if self._paged is None or self.store is None:
+        if self._paged is None or self._entries is None:
             return
-        missing = set(self.store.missing([op.info.id for op in ops]))
+        missing = set(self._entries.missing([op.info.id for op in ops]))
         new = [op for op in ops if op.info.id in missing]
         for some in _together(new, self._paged.token_bytes):
             for op, kv in zip(some, self._read(some, self._paged), strict=True):
-                try:
-                    self.store.put(op.info, kv)
-                except Exception as error:  # the others are stored nevertheless
-                    self._not_stored(error)
-        # one that is missing yet found no room, or met an error: either has been counted
-        missing = set(self.store.missing(list(missing)))
-        self._report.stored += [op.info for op in ops if op.info.id not in missing]
+                self._entries.put(op.info, kv)
+        # What fails later is reported as lost, as if it had been evicted at once.
+        self._report.stored += [op.info for op in ops]
 
     def _read(self, ops: Sequence[StoreOp], paged: PagedKV) -> list[torch.Tensor]:
         """The entries' K/V as they lie in the pages now, all in one piece of memory."""
@@ -212,6 +212,14 @@ class WorkerHalf:
         where = [paged.slots(op.pages, op.info.position + torch.arange(op.info.num_tokens)) for op in ops]
         memory = buffer(sum(lengths) * paged.token_bytes)
         return paged.read_runs(torch.cat(where), lengths, memory.view(paged.dtype))
+
+    def _note_failure(self, info: EntryInfo, error: Exception | None) -> None:
+        """An entry is not in the store after all: error, or None where there is no room, which the store has counted.
+
+        Called in the thread that stores.
+        """
+        self._evicted.append(info.id)
+        self._failed.append(error)
 
     def _not_stored(self, error: Exception) -> None:
         self._report.count("store failed")
@@ -224,6 +232,9 @@ class WorkerHalf:
     def take_report(self) -> WorkerReport | None:
         """What happened since the last call; None if nothing did."""
         self._settle()
+        while self._failed:
+            if (error := self._failed.popleft()) is not None:
+                self._not_stored(error)
         report, self._report = self._report, WorkerReport()
         while self._evicted:
             report.lost.append(self._evicted.popleft())
@@ -242,9 +253,9 @@ class WorkerHalf:
 
         Whoever asks wants the others soon: they are brought into RAM in the background, as far as there is room.
         """
-        if self.store is None:
+        if self.store is None or self._entries is None:
             return list(entry_ids)
-        missing = self.store.missing(entry_ids)
+        missing = self._entries.missing(entry_ids)
         gone = set(missing)
         self._prefetcher.submit(self._prefetch, self.store, [one for one in entry_ids if one not in gone])
         return missing
@@ -265,7 +276,7 @@ class WorkerHalf:
             self.store.weigh(weights)
 
     def _has(self, entry: str) -> bool:
-        return self.store is not None and self.store.contains(entry)
+        return self._entries is not None and not self._entries.missing([entry])
 
     def _prefetch(self, store: EntryStore, entry_ids: list[str]) -> None:
         for entry in entry_ids:
@@ -278,12 +289,16 @@ class WorkerHalf:
                 continue  # found out again, and counted, when a request needs it
 
     def close(self) -> None:
-        """Stop prefetching."""
+        """Stop prefetching, and store what is held."""
         self._prefetcher.shutdown(cancel_futures=True)
+        if self._entries is not None:
+            self._entries.close()
 
     def status(self) -> dict[str, Any]:
         """Counters as JSON: totals of finished requests, the last ones, fallbacks by reason, bytes per tier."""
         store = self.store.stats().to_dict() if self.store is not None else {}
+        if self._entries is not None:
+            store["pending"] += self._entries.pending
         return {
             "fingerprint": self.model,
             "blending": not self.unsupported,
@@ -312,9 +327,9 @@ class WorkerHalf:
 
     def drop(self, entry_ids: list[str]) -> None:
         """Delete entries from every tier."""
-        if self.store is not None:
+        if self._entries is not None:
             for entry in entry_ids:
-                self.store.remove(entry)
+                self._entries.remove(entry)
 
     def _account(self, record: RequestRecord) -> None:
         blended = self._loaded.pop(record.request_id, None)

@@ -90,8 +90,7 @@ def lose(worker: Any, entry: str) -> None:
 
     if get_tensor_model_parallel_rank() == 1:
         assert process.WORKER is not None
-        assert process.WORKER.store is not None
-        process.WORKER.store.remove(entry)
+        process.WORKER.drop([entry])
 
 
 def main(folder: str, store_dir: str, what: str) -> None:
