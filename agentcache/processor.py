@@ -1,4 +1,4 @@
-"""What suits the processor that the engine computes on. Asked in the engine's process, where vLLM is imported anyway."""
+"""What suits the processor that the engine computes on: asked in the engine's process, which imports vLLM anyway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without 16-bit arithmetic in the processor the engine computes in float32, unless somebody asks for something else."""
+"""Without 16-bit arithmetic in the processor the engine computes in float32, unless something else is asked for."""
 
 from __future__ import annotations
 
