@@ -23,14 +23,10 @@ def plan_prompt(tokens: Tokens, start: int, spans: Sequence[Span], policy: Recom
 
     Where the strategy scores by tokens, they are scored and the budget spent; a probe's scores are still to come.
     """
-    plan = make_plan(len(tokens), start, spans, policy)
-    if plan is None or policy.chosen.scored_by != "tokens":
-        return plan
-    whole = plan if start == 0 else make_plan(len(tokens), 0, spans, policy)
-    assert whole is not None, "what is reused behind `start` is reused without it"
-    scores = copy_scores(whole, tokens, policy.boundary_tokens)
-    chosen = top_up(whole, scores, policy.budget or 0.0).recompute
-    return replace(plan, recompute=chosen[np.searchsorted(chosen, start) :])
+    whole = _whole(len(tokens), spans, policy, None)
+    if whole is not None and policy.chosen.scored_by == "tokens":
+        whole = top_up(whole, copy_scores(whole, tokens, policy.boundary_tokens), policy.budget or 0.0)
+    return None if whole is None else _behind(whole, start, policy)
 
 
 def make_plan(
@@ -53,15 +49,31 @@ def make_plan(
     Everything is decided for the whole prompt and then cut at `start`, so that a prompt means the same K/V
     however much of it is a prefix hit. None if nothing would be reused.
     """
+    whole = _whole(tokens_count, spans, policy, page_size)
+    return None if whole is None else _behind(whole, start, policy)
+
+
+def _whole(
+    tokens_count: int, spans: Sequence[Span], policy: RecomputePolicy, page_size: int | None
+) -> Plan | None:
+    """The plan of a prompt that vLLM has nothing of."""
     assert all(a.stop <= b.start for a, b in pairwise(spans)), "spans overlap or are not ascending"
     kept = _worth_having(_saving(clip(spans, 0, tokens_count - 1), policy), policy, page_size)
-    if not kept or kept[-1].stop <= start:
+    if not kept:
         return None
     stop = kept[-1].stop
     if page_size is None and tokens_count - 1 - stop <= policy.tail_tokens:
         stop = tokens_count - 1
-    chosen = np.flatnonzero(_chosen(kept, 0, stop, policy))
-    plan = Plan(start, stop, tuple(clip(kept, start, stop)), chosen[np.searchsorted(chosen, start) :])
+    return Plan(0, stop, tuple(kept), np.flatnonzero(_chosen(kept, stop, policy)))
+
+
+def _behind(whole: Plan, start: int, policy: RecomputePolicy) -> Plan | None:
+    """What is left of the plan of a whole prompt behind its first `start` tokens; None if nothing would be reused."""
+    if whole.spans[-1].stop <= start:
+        return None
+    spans = clip(whole.spans, start, whole.stop)
+    recompute = whole.recompute[np.searchsorted(whole.recompute, start) :]
+    plan = Plan(start, whole.stop, tuple(spans), recompute)
     return plan if policy.chosen.everything or len(reused_positions(plan)) else None
 
 
@@ -151,20 +163,20 @@ def _num_reused(last: Span, limit: int, policy: RecomputePolicy) -> int:
     return last.num_matched - (0 if last.context_stands else limit) - policy.recompute_last
 
 
-def _chosen(spans: Sequence[Span], start: int, stop: int, policy: RecomputePolicy) -> npt.NDArray[np.bool_]:
-    """For each position of [start, stop), whether the policy recomputes it."""
-    chosen = np.ones(stop - start, np.bool_)
+def _chosen(spans: Sequence[Span], stop: int, policy: RecomputePolicy) -> npt.NDArray[np.bool_]:
+    """For each position below `stop`, whether the policy recomputes it."""
+    chosen = np.ones(stop, np.bool_)
     if policy.chosen.everything:
         return chosen
     limit = _boundary_limit(spans, policy)
     for i, span in enumerate(spans):
-        chosen[span.start - start : span.stop - start] = False
+        chosen[span.start : span.stop] = False
         if not span.context_stands:
-            chosen[span.start - start : span.start - start + min(limit, span.length)] = True
+            chosen[span.start : span.start + min(limit, span.length)] = True
         if span.holes:
-            chosen[np.array(span.holes) - start] = True
+            chosen[np.array(span.holes)] = True
         if policy.recompute_last and not _continues(span, spans[i + 1] if i + 1 < len(spans) else None):
-            chosen[span.stop - start - 1] = True
+            chosen[span.stop - 1] = True
     return chosen
 
 
