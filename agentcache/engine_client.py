@@ -18,6 +18,8 @@ WARM_PRIORITY = 1000
 """vLLM serves smaller numbers first; agents' requests are 0."""
 WORKER_HEADER = "X-AgentCache-Worker"
 """Marks the warm worker's requests: the server does not take them for an agent's."""
+_START_S = 10.0
+"""A worker that has just been started has told the server its state by then."""
 _PRECOMPUTE_TIMEOUT_S = 24 * 3600.0
 """They wait in the engine as long as agents are served."""
 
@@ -74,6 +76,19 @@ class EngineClient:
                 return record
             time.sleep(0.02)
         raise EngineError("the engine did not account for a request; is agentcache's plug-in loaded?")
+
+    def warmed_all(self, wait_s: float) -> bool:
+        """Wait until the server's worker has warmed its repositories; False if that takes longer.
+
+        True at once if there is no worker; one that has just been started tells nothing for a moment.
+        """
+        began = time.monotonic()
+        while (waited_s := time.monotonic() - began) < wait_s:
+            state = self.status()["warm"]["state"]
+            if state not in ("warming", "waiting") and (state != "off" or waited_s > _START_S):
+                return True
+            time.sleep(0.05)
+        return False
 
     def learned_all(self, wait_s: float) -> bool:
         """Wait until the server's worker has learned what requests have left behind; False if that takes longer."""

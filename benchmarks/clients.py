@@ -50,7 +50,7 @@ MAX_ANSWER = 64
 """Tokens an answer may have: a tiny model that rambles is stopped here."""
 LIMIT_S = 120.0
 """A session of a client that does not end by itself is ended then."""
-LEARN_S = 240.0
+WARM_S, LEARN_S = 300.0, 240.0
 ENGINE = (
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     *("--override-generation-config", json.dumps({"max_new_tokens": MAX_ANSWER, "temperature": 0.0})),
@@ -378,7 +378,7 @@ def main() -> None:
             server.wait_ready()
             server.start_background()
             context = int(server.client.get("/v1/models")["data"][0]["max_model_len"])
-            wait_warm(server)
+            server.client.warmed_all(WARM_S)  # as it would be by the time somebody has started an agent
             for client in chosen:
                 (own := Path(scratch) / client.name).mkdir()
                 rows.append(measure(client, server.engine.url, context, own, options.sessions))
@@ -406,16 +406,6 @@ def write(out: Path, result: dict[str, Any], seconds: float) -> None:
             rows[name] = row
     record = kept("clients", result | {"clients": rows}, seconds)
     out.write_text(json.dumps(record, indent=1) + "\n")
-
-
-def wait_warm(server: Server, limit_s: float = 300.0) -> None:
-    """Until the repository is warm, as it would be by the time somebody has started an agent."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        warm = server.client.status()["warm"]
-        if warm["blocks"] and warm["state"] in ("idle", "full"):
-            return
-        time.sleep(1.0)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import shutil
 import statistics
@@ -28,7 +27,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentcache.indexer import ChangeRecord, Index, IndexSettings, Watcher
+from machine import machine
+
+from agentcache.indexer import ChangeRecord, Index, Watcher
 from agentcache.indexer.identity import content_id
 
 CHECKOUT_FILES = 12_000
@@ -265,15 +266,6 @@ def measure_aider(tree: Path, folder: Path, python: str | None) -> dict[str, Any
     return {"tags": int(tags), "tags_s": round(float(tags_s), 2), "map_s": round(float(map_s), 2)}
 
 
-def machine() -> dict[str, Any]:
-    return {
-        "cpu": platform.processor() or platform.machine(),
-        "cores": IndexSettings().num_workers,
-        "python": platform.python_version(),
-        "load_1min": round(os.getloadavg()[0], 2),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--repeats", type=int, default=3, help="first and second index, so often")
@@ -284,7 +276,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     args = parser.parse_args()
-    result: dict[str, Any] = {"machine": machine()}
+    result: dict[str, Any] = {"machine": machine() | {"load_1min": round(os.getloadavg()[0], 2)}}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tree = folder / "library"

@@ -21,6 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from machine import machine
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
@@ -85,23 +87,6 @@ def kept(name: str, result: dict[str, Any], seconds: float) -> dict[str, Any]:
         "versions": versions(),
         "date": time.strftime("%Y-%m-%d"),
     }
-
-
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    memory_gib = None
-    if info.exists():
-        names = [
-            line.split(":", 1)[1].strip()
-            for line in info.read_text().splitlines()
-            if line.startswith("model name")
-        ]
-        cpu = names[0] if names else cpu
-        total_kib = int(Path("/proc/meminfo").read_text().split()[1])
-        memory_gib = round(total_kib / 2**20)
-    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": memory_gib, "system": platform.system()}
 
 
 def versions() -> dict[str, str]:

@@ -25,8 +25,7 @@ from agentcache.replay.chat import chat_of
 from agentcache.replay.prompt import Prompt, Prompter
 from agentcache.replay.trace import Request
 
-_START_S, _WARM_S, _LEARN_S = 5.0, 1800.0, 120.0
-_LOOK_S = 0.05
+_WARM_S, _LEARN_S = 1800.0, 120.0
 _ROOM_TOKENS = 16
 """Left for the answer in the server's context."""
 
@@ -90,7 +89,7 @@ def run_live(
     limit = int(served.get("max_model_len") or 1 << 30) - _ROOM_TOKENS
     run = LiveRun(served["id"], [])
     prompter = Prompter(folder)
-    _wait_warm(client)
+    client.warmed_all(_WARM_S)
     learned_before = _learned(client)["tokens_computed"]
     try:
         _measure(client, prompter, requests, limit, most, run, on_pair)
@@ -209,16 +208,6 @@ def _send(client: EngineClient, model: str, request: Request, mode: str, discard
 def _learned(client: EngineClient) -> dict[str, Any]:
     learned: dict[str, Any] = client.status()["learned"]
     return learned
-
-
-def _wait_warm(client: EngineClient) -> None:
-    """What the server is warming is measured warm. A worker that has just been started tells nothing for a moment."""
-    began = time.monotonic()
-    while (waited_s := time.monotonic() - began) < _WARM_S:
-        state = client.status()["warm"]["state"]
-        if state not in ("warming", "waiting") and (state != "off" or waited_s > _START_S):
-            return
-        time.sleep(_LOOK_S)
 
 
 def _learn(client: EngineClient, prompter: Prompter, prompt: Prompt) -> bool:
