@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from machine import machine
 from run import kept
 
 from agentcache import paths
@@ -384,7 +385,7 @@ def main() -> None:
                 rows.append(measure(client, server.engine.url, context, own, options.sessions))
                 print(json.dumps(rows[-1]), file=sys.stderr)
             version = server.client.get("/version")["version"]
-    about = {"model": Path(options.model).name, "context": context, "vllm": version}
+    about = {"model": Path(options.model).name, "context": context, "vllm": version, "cpu": machine()["cpu"]}
     rows = [row | about for row in rows]
     print(table(rows))
     result = {

@@ -184,6 +184,24 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def client_lines(result: dict[str, Any]) -> list[str]:
+    """One row a client, of its last session; each says where it was measured."""
+    names = ("client", "model", "processor", "requests", "prompt tokens", "prefix hit", "reused")
+    names += ("TTFT against exact", "in its first session")
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for name, row in result["clients"].items():
+        cells = [f"{name} {row.get('version', '')}", row.get("model", ""), row.get("cpu", "")]
+        if "reason" in row:
+            cells.append(row["reason"])
+        else:
+            cells += [f"{row['requests']}", f"{row['prompt_tokens']:,}"]
+            cells += [f"{row['prefix_hit_share']:.1%}", f"{row['reused_share']:.1%}"]
+            sessions = (row, *row.get("earlier", [])[:1])
+            cells += [f"{one['ttft_ratio']:.1f}x" if "ttft_ratio" in one else "" for one in sessions]
+        lines.append(f"| {' | '.join(cells + [''] * (len(names) - len(cells)))} |")
+    return lines
+
+
 def all_results() -> str:
     """Every figure of every results file, as tables."""
     parts = [
@@ -192,7 +210,11 @@ def all_results() -> str:
     ]
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text())
-        lines = [f"| {path.stem} | |", "|---|---|", *(f"| {a} | {b} |" for a, b in flat(record["result"]))]
+        if path.stem == "clients":
+            lines = client_lines(record["result"])
+        else:
+            rows = flat(record["result"])
+            lines = [f"| {path.stem} | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)]
         parts.append(
             "\n".join([f"## {path.stem}", "", f"{source(record)}, {record['seconds']} s", "", *lines])
         )
