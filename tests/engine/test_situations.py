@@ -27,6 +27,8 @@ FULL_POOL = ["prefix caching", "no prefix caching", "asynchronous"]
 HALF_PRECISION = {"bfloat16": 0.5, "float16": 0.05}
 """vLLM's own chunks of different sizes differ so much, too; what is wrong differs by more than 2."""
 REFUSED = {"speculative decoding": "speculative decoding", "fp8 KV cache": "quantised KV cache"}
+NO_FP8 = "FP8 KV cache on CPU requires x86 with AVX-512 or AMX"
+"""What vLLM itself says on other processors; `test_support` has our side of it everywhere."""
 Figures = dict[str, dict[str, Any]]
 
 
@@ -85,6 +87,8 @@ def test_half_precision_agrees_as_far_as_it_goes(name: str, figures: Figures) ->
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_answers_exactly_and_is_counted(name: str, figures: Figures) -> None:
     own = figures[name]
+    if NO_FP8 in own.get("error", ""):
+        pytest.skip(f"vLLM: {NO_FP8}")
     assert own.get("error") is None
     assert own["reason"] == own["fallback"] == REFUSED[name]
     assert own["reused"] == 0
