@@ -253,11 +253,11 @@ class WorkerHalf:
 
         Whoever asks wants the others soon: they are brought into RAM in the background, as far as there is room.
         """
-        if self.store is None or self._entries is None:
+        if self._entries is None:
             return list(entry_ids)
         missing = self._entries.missing(entry_ids)
         gone = set(missing)
-        self._prefetcher.submit(self._prefetch, self.store, [one for one in entry_ids if one not in gone])
+        self._prefetcher.submit(self._prefetch, [one for one in entry_ids if one not in gone])
         return missing
 
     def take_notes(self) -> dict[str, Any]:
@@ -278,13 +278,15 @@ class WorkerHalf:
     def _has(self, entry: str) -> bool:
         return self._entries is not None and not self._entries.missing([entry])
 
-    def _prefetch(self, store: EntryStore, entry_ids: list[str]) -> None:
+    def _prefetch(self, entry_ids: list[str]) -> None:
+        if self.store is None or self._entries is None:
+            return
         for entry in entry_ids:
-            ram = store.stats().tiers["ram"]
+            ram = self.store.stats().tiers["ram"]
             if ram.bytes > _PREFETCH_SHARE * ram.budget_bytes:
                 return
             try:
-                store.read(entry)
+                self._entries.read(entry)  # not the store's: it would tell that one on its way there is lost
             except (EntryMissing, EntryCorrupt):
                 continue  # found out again, and counted, when a request needs it
 
