@@ -81,11 +81,11 @@ class Server:
         self.engine: Supervisor | ForeignEngine
         if options.engine_url:
             self.engine = ForeignEngine(
-                options.engine_url, say, api_key=options.api_key, on_ready=self._try_blending
+                options.engine_url, say, api_key=options.api_key, on_ready=self._on_ready
             )
         else:
             self.engine = Supervisor(
-                self._engine_options(), say, on_line=on_line, on_ready=self._try_blending
+                self._engine_options(), say, on_line=on_line, on_ready=self._on_ready
             )
         self.client: EngineClient = self.engine.client()
         self._warmer: Warmer | None = None
@@ -120,7 +120,11 @@ class Server:
             grace_s=options.grace_s,
         )
 
-    def _try_blending(self, client: EngineClient) -> None:
+    def _on_ready(self, client: EngineClient) -> None:
+        """Whenever the engine has come up: say that warming is to come, and try blending."""
+        if self.options.warm and self.indexes:
+            roots = [str(index.root) for index in self.indexes]
+            client.report_warmth({"roots": roots, **Progress(state="warming").to_dict()})
         verdict = client.selftest()
         if not verdict["ok"]:
             self._say(f"note: requests are served without blending: {verdict['reason']}")
