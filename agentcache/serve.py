@@ -84,9 +84,7 @@ class Server:
                 options.engine_url, say, api_key=options.api_key, on_ready=self._on_ready
             )
         else:
-            self.engine = Supervisor(
-                self._engine_options(), say, on_line=on_line, on_ready=self._on_ready
-            )
+            self.engine = Supervisor(self._engine_options(), say, on_line=on_line, on_ready=self._on_ready)
         self.client: EngineClient = self.engine.client()
         self._warmer: Warmer | None = None
         self._told_warm = False

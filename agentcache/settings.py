@@ -54,7 +54,7 @@ class EngineSettings:
     strategy: str = "boundary+copy"
     boundary_tokens: int = 16
     budget: float | None = 0.08
-    min_saved_tokens: int = 32
+    min_saved_tokens: int = 8
     tail_tokens: int = 256
     disk_codec: str = "raw"
     remote_url: str = ""

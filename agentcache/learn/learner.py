@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from agentcache.entry import EntryInfo, Tokens, as_tokens, entries_of_stream, own_domain
 from agentcache.learn.ledger import Ledger
 from agentcache.learn.note import Note
-from agentcache.learn.runs import MIN_TOKENS, cuts_of, mask_of, runs_to_learn
+from agentcache.learn.runs import MIN_TOKENS, cuts_of, mask_of, runs_to_learn, stride_of
 from agentcache.match import Matcher
 from agentcache.plan.types import Span
 from agentcache.warm.job import Job, Urgency
@@ -115,7 +115,7 @@ class Learner:
         if victims:
             self.engine.drop(victims)
         for info in self.ledger.infos():
-            self._matcher.add(info)
+            self._matcher.add(info, stride_of(info))
 
     # the warm worker's side
 
@@ -211,7 +211,7 @@ class Learner:
         self._queue.append(queued)
         for info in infos:
             self._of_entry[info.id] = queued
-            self._matcher.add(info)
+            self._matcher.add(info, stride_of(info))
         self._keep_within_budget()
 
     def _keep_within_budget(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from agentcache.entry import INDEX_DOMAIN, EntryInfo
 from agentcache.match import MIN_SPAN
 
 Mask = npt.NDArray[np.bool_]
@@ -35,6 +36,15 @@ def runs_to_learn(reused: Mask, join_tokens: int = JOIN_TOKENS) -> Iterator[tupl
         begun = start, stop
     if begun is not None and begun[1] - begun[0] >= MIN_TOKENS:
         yield begun
+
+
+def stride_of(info: EntryInfo) -> int:
+    """Tokens from one of the entry's fingerprints to the next (`agentcache.match`).
+
+    Code comes back in whole lines, and much of it is stored: a fingerprint every MIN_SPAN tokens finds it. What was
+    learned comes back between names and numbers that change, in runs hardly longer than MIN_SPAN, and is little.
+    """
+    return MIN_SPAN if info.salt == INDEX_DOMAIN else 1
 
 
 def mask_of(num_tokens: int, runs: Iterable[tuple[int, int]]) -> Mask:

@@ -1,7 +1,8 @@
 """Which units of the token arena are in use.
 
-A unit holds MIN_SPAN tokens. An entry's tokens lie in consecutive units, so that comparing them is a walk
-through memory, and its k-th fingerprint belongs to its k-th unit: neither stores where the other is.
+A unit holds MIN_SPAN tokens. An entry's units are consecutive: its tokens fill them from the first on, so that
+comparing them is a walk through memory, and its k-th fingerprint belongs to its k-th unit: neither stores where the
+other is.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ import numpy as np
 from agentcache.match.index import (
     AFTER,
     BEFORE,
-    FIRST,
-    NUM,
     OWNER,
     PARENT,
     PLACES,
@@ -34,7 +32,15 @@ from agentcache.match.prompt import (
     whole_context,
 )
 from agentcache.match.rules import MAX_ANCESTORS, MAX_HOLE, MIN_SPAN, RECENT_SPANS, TRIES
-from agentcache.match.slots import find_place, finish, front_unit, rolling, segment_of, slot_at
+from agentcache.match.slots import (
+    find_place,
+    finish,
+    front_unit,
+    rolling,
+    segment_of,
+    slot_at,
+    window_offset,
+)
 
 _HALF = np.uint64(32)
 
@@ -138,7 +144,7 @@ def gather(index: Index, prompt: Prompt, here: int, floor: int) -> int:
 @compiled
 def _add_hit(index: Index, prompt: Prompt, num: int, unit: int, here: int, floor: int, rank: int) -> int:
     row = int(index.units[unit, OWNER])
-    offset = min(MIN_SPAN * (unit - index.rows[row, FIRST]), index.rows[row, NUM] - MIN_SPAN)
+    offset = window_offset(index, unit)
     back = behind(index, prompt, row, offset, here, floor)
     start, stands = here - back, 0
     if back == offset:

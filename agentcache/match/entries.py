@@ -14,6 +14,7 @@ from agentcache.match.index import (
     PARENT,
     POSITION,
     SALT,
+    STRIDE,
     USES,
     Index,
     Int32s,
@@ -23,6 +24,12 @@ from agentcache.match.jit import compiled
 from agentcache.match.names import intern, release
 from agentcache.match.rules import MIN_SPAN
 from agentcache.match.slots import drop_unit, put_unit
+
+
+@compiled
+def units_of(num: int, stride: int) -> int:
+    """How many units an entry takes: they hold its tokens, and each has one of its fingerprints."""
+    return int(max((num + MIN_SPAN - 1) // MIN_SPAN, (num - MIN_SPAN + stride - 1) // stride + 1))
 
 
 @compiled
@@ -36,9 +43,11 @@ def put_entry(
     position: int,
     salt: int,
     alone: bool,
+    stride: int,
 ) -> int:
     """Enter an absent entry whose tokens are in the arena already. `parent_name` is empty or eight words.
 
+    stride: tokens from one fingerprint to the next
     Returns what `put_units` does.
     """
     row = intern(index, name)
@@ -49,6 +58,7 @@ def put_entry(
     index.rows[row, POSITION] = position
     index.rows[row, SALT] = salt
     index.rows[row, PARENT] = -1
+    index.rows[row, STRIDE] = stride
     index.counts[NUM_ENTRIES] += 1
     if len(parent_name) > 0:
         parent = intern(index, parent_name)
@@ -62,7 +72,7 @@ def put_entry(
     if former >= 0:
         index.rows[former, USES] -= 1
         release(index, former)
-    num_units = (num + MIN_SPAN - 1) // MIN_SPAN
+    num_units = units_of(num, stride)
     for unit in range(first, first + num_units):
         index.units[unit, OWNER] = row
     if num < MIN_SPAN:
@@ -87,7 +97,8 @@ def drop_entry(index: Index, row: int) -> None:
     """Take a present entry out. Its row remains while others descend from it."""
     num = index.rows[row, NUM]
     if num >= MIN_SPAN:
-        for unit in range(index.rows[row, FIRST], index.rows[row, FIRST] + (num + MIN_SPAN - 1) // MIN_SPAN):
+        first = index.rows[row, FIRST]
+        for unit in range(first, first + units_of(num, index.rows[row, STRIDE])):
             drop_unit(index, unit)
     parent = index.rows[row, PARENT]
     if parent >= 0:

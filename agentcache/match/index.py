@@ -4,8 +4,9 @@
     (fingerprints)            (entries) ──PARENT/CHILD/OLDER──▶ row
 
 A *row* is an entry, or the memory of one that is absent but that others descend from (NUM is 0). A *unit* is
-MIN_SPAN tokens of an entry and the fingerprint that belongs to them. A *slot* of the fingerprint table names
-one unit of all those with the same MIN_SPAN tokens and salt, which form a ring.
+one of an entry's fingerprints, and room for MIN_SPAN of its tokens; with a fingerprint every MIN_SPAN tokens
+there is as much room as needed, with more of them some stays empty. A *slot* of the fingerprint table names one
+unit of all those with the same MIN_SPAN tokens and salt, which form a ring.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ PLACES, USED = range(2)
 OWNER, AFTER, BEFORE = range(3)
 """Columns of `Index.units`: row; neighbours in the ring of units with the same fingerprint."""
 
-FIRST, NUM, POSITION, SALT, PARENT, CHILD, OLDER, NEWER, USES, CONTEXT = range(10)
+FIRST, NUM, POSITION, SALT, PARENT, CHILD, OLDER, NEWER, USES, STRIDE, CONTEXT = range(11)
 """Columns of `Index.rows`: first unit, number of tokens, position of the first one, number of the salt, the
-rows of the parent, the newest child and the siblings, how many rows have it as parent, and four words of the
-context's identity."""
+rows of the parent, the newest child and the siblings, how many rows have it as parent, tokens from one
+fingerprint to the next, and four words of the context's identity."""
 
 ROW_WIDTH: Final = 16
 """A row is one cache line."""

@@ -24,6 +24,7 @@ from agentcache.match.index import (
     OWNER,
     POSITION,
     SALT,
+    STRIDE,
     TOP,
     Int32s,
     UInt64s,
@@ -61,7 +62,7 @@ class Matcher:
 
     @property
     def num_fingerprints(self) -> int:
-        """Fingerprints of the entries present: one for every MIN_SPAN tokens begun, none for shorter ones."""
+        """Fingerprints of the entries present; one of fewer than MIN_SPAN tokens has none."""
         return int(self._storage.counts[NUM_FINGERPRINTS])
 
     @property
@@ -81,9 +82,11 @@ class Matcher:
         """Tokens compared by the last `match`."""
         return self._num_compared
 
-    def add(self, info: EntryInfo) -> None:
+    def add(self, info: EntryInfo, stride: int = MIN_SPAN) -> None:
         """Make an entry findable; nothing happens if one of that id is present.
 
+        stride: tokens from one of its fingerprints to the next. A run of MIN_SPAN - 1 + stride tokens is found wherever
+            it lies; a shorter one if it holds a fingerprint. 1 costs 90 bytes a token, MIN_SPAN 10.
         Raises ValueError for an entry without tokens or an id of more than 64 bytes.
         """
         num_tokens = info.num_tokens
@@ -95,7 +98,7 @@ class Matcher:
             row = names.find_row(self._index, name)
             if row >= 0 and self._index.rows[row, NUM] > 0:
                 return
-            num_units = -(-num_tokens // MIN_SPAN)
+            num_units = entries.units_of(num_tokens, stride)
             first = self._arena.take(num_units)
             try:
                 self._make_room()
@@ -114,6 +117,7 @@ class Matcher:
                 info.position,
                 self._use_salt(info.salt),
                 alone,
+                stride,
             )
             while unit >= 0:
                 self._double_slots()
@@ -128,8 +132,9 @@ class Matcher:
                 return
             first, num_tokens = int(self._index.rows[row, FIRST]), int(self._index.rows[row, NUM])
             salt = int(self._index.rows[row, SALT])
+            num_units = entries.units_of(num_tokens, int(self._index.rows[row, STRIDE]))
             entries.drop_entry(self._index, row)
-            self._arena.give(first, -(-num_tokens // MIN_SPAN))
+            self._arena.give(first, num_units)
             self._drop_salt(salt)
 
     def match(

@@ -39,12 +39,10 @@ from agentcache.plan.clip import clip
 from agentcache.plan.types import Span
 
 
-def window_offsets(num_tokens: int) -> list[int]:
-    """Offsets of an entry's fingerprints: every MIN_SPAN tokens, and the last window; none if shorter."""
-    if num_tokens < MIN_SPAN:
-        return []
-    aligned = list(range(0, num_tokens - MIN_SPAN + 1, MIN_SPAN))
-    return aligned if num_tokens % MIN_SPAN == 0 else [*aligned, num_tokens - MIN_SPAN]
+def window_offsets(num_tokens: int, stride: int) -> list[int]:
+    """Offsets of an entry's fingerprints: every `stride` tokens, and the last window; none if shorter."""
+    last = num_tokens - MIN_SPAN
+    return sorted({*range(0, last, stride), last}) if last >= 0 else []
 
 
 class ReferenceMatcher:
@@ -52,6 +50,7 @@ class ReferenceMatcher:
 
     def __init__(self) -> None:
         self._entries: dict[str, EntryInfo] = {}
+        self._strides: dict[str, int] = {}
         # (salt, window) -> [(id, offset)]: entries behind something at the front, behind nothing at the back
         self._windows: dict[tuple[str, bytes], list[tuple[str, int]]] = {}
         self._children: dict[str, list[str]] = {}  # newest first, present ones only
@@ -64,19 +63,20 @@ class ReferenceMatcher:
     def num_fingerprints(self) -> int:
         return sum(len(same) for same in self._windows.values())
 
-    def add(self, info: EntryInfo) -> None:
-        """Make `info` findable; nothing happens if an entry of that id is present."""
+    def add(self, info: EntryInfo, stride: int = MIN_SPAN) -> None:
+        """See `Matcher.add`."""
         if not info.num_tokens:
             raise ValueError("an entry holds at least one token")
         if info.id in self._entries:
             return
         self._entries[info.id] = info
+        self._strides[info.id] = stride
         self._parent.pop(info.id, None)
         if info.parent:
             self._parent[info.id] = info.parent
             self._children.setdefault(info.parent, []).insert(0, info.id)
         # in descending order, so that of an entry's equal windows the first is newest: it extends furthest
-        for offset in reversed(window_offsets(info.num_tokens)):
+        for offset in reversed(window_offsets(info.num_tokens, stride)):
             window = info.tokens[offset : offset + MIN_SPAN].tobytes()
             same = self._windows.setdefault((info.salt, window), [])
             same.insert(len(same) if info.context == EMPTY_CONTEXT else 0, (info.id, offset))
@@ -86,7 +86,7 @@ class ReferenceMatcher:
         info = self._entries.pop(entry_id, None)
         if info is None:
             return
-        for offset in window_offsets(info.num_tokens):
+        for offset in window_offsets(info.num_tokens, self._strides.pop(entry_id)):
             key = info.salt, info.tokens[offset : offset + MIN_SPAN].tobytes()
             self._windows[key].remove((entry_id, offset))
             if not self._windows[key]:

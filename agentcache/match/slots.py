@@ -28,6 +28,7 @@ from agentcache.match.index import (
     PLACES,
     SALT,
     SEGMENTS,
+    STRIDE,
     USED,
     Index,
     Int32s,
@@ -75,11 +76,17 @@ def slot_at(segment: int, place: int) -> int:
 
 
 @compiled
-def window_start(index: Index, unit: int) -> int:
-    """Where in `index.tokens` the fingerprinted window of a unit begins."""
+def window_offset(index: Index, unit: int) -> int:
+    """Where in its entry the fingerprinted window of a unit begins."""
     row = index.units[unit, OWNER]
     last = index.rows[row, NUM] - MIN_SPAN
-    return int(MIN_SPAN * index.rows[row, FIRST] + min(MIN_SPAN * (unit - index.rows[row, FIRST]), last))
+    return int(min(index.rows[row, STRIDE] * (unit - index.rows[row, FIRST]), last))
+
+
+@compiled
+def window_start(index: Index, unit: int) -> int:
+    """Where in `index.tokens` the fingerprinted window of a unit begins."""
+    return int(MIN_SPAN * index.rows[index.units[unit, OWNER], FIRST]) + window_offset(index, unit)
 
 
 @compiled

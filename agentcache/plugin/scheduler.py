@@ -16,7 +16,7 @@ from vllm.v1.request import RequestStatus
 
 from agentcache.entry import EntryInfo, Tokens, as_tokens, entries_of_stream
 from agentcache.learn.note import Note
-from agentcache.learn.runs import MIN_TOKENS, mask_of, runs_to_learn
+from agentcache.learn.runs import MIN_TOKENS, mask_of, runs_to_learn, stride_of
 from agentcache.match import Matcher
 from agentcache.plan import STRATEGIES, RecomputePolicy, make_plan, plan_prompt
 from agentcache.plan.planner import allowance
@@ -122,7 +122,7 @@ class SchedulerHalf:
     def _learn(self, infos: list[EntryInfo]) -> None:
         with self._matcher_lock:
             for info in infos:
-                self.matcher.add(info)
+                self.matcher.add(info, stride_of(info))
 
     def forget(self, entry_ids: list[str]) -> None:
         """Entries are gone. Takes effect before the next match."""

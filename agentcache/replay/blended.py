@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from agentcache.entry import INDEX_DOMAIN, Tokens
-from agentcache.learn.runs import runs_to_learn
+from agentcache.learn.runs import runs_to_learn, stride_of
 from agentcache.learn.views import View, recognise
 from agentcache.match import Matcher
 from agentcache.plan import plan_prompt
@@ -108,7 +108,7 @@ class Blended:
                 if gone == info.id:
                     return 0
         before = len(self._matcher)
-        self._matcher.add(info)
+        self._matcher.add(info, stride_of(info))
         self._on_entry(info.tokens)
         self._labels.setdefault(info.id, (known.origin, known.label))
         return info.num_tokens if len(self._matcher) > before else 0

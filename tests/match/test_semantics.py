@@ -247,6 +247,22 @@ def test_start_cuts_and_keeps_what_stood(matcher: Any_Matcher) -> None:
         assert all(span.offset == span.start - position[span.entry] for span in spans)
 
 
+def test_a_short_run_is_found_wherever_it_lies_if_every_token_has_a_fingerprint(matcher: Any_Matcher) -> None:
+    sparse, dense = alone(tokens(1, 100)), alone(tokens(2, 100))
+    matcher.add(sparse)
+    matcher.add(dense, 1)
+    assert matcher.num_fingerprints == 7 + 85
+    for entry, offsets in ((sparse, [0, 16, 32, 48, 64, 80, 84]), (dense, list(range(85)))):
+        found = [
+            offset
+            for offset in range(85)
+            if matcher.match(join(FRESH, entry.tokens[offset : offset + 16], tokens(98, 40)))
+        ]
+        assert found == offsets
+    matcher.remove(dense.id)
+    assert matcher.num_fingerprints == 7
+
+
 def test_removed_and_added_again(matcher: Any_Matcher) -> None:
     add(matcher, *FILE, *FILE)
     assert len(matcher) == 4
