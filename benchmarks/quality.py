@@ -188,7 +188,7 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--prompts", type=int, default=40, help="a kind")
     parser.add_argument("--tokens", type=int, default=2000, help="of code in a prompt")
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    parser.add_argument("--dtype", default="auto", choices=("auto", "bfloat16", "float32"), help="as `serve`")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--kv-gib", type=int, default=4)
     parser.add_argument("--json", action="store_true")
@@ -198,6 +198,7 @@ def main() -> int:
 
     from agentcache.context import Streams
     from agentcache.models import resolve
+    from agentcache.processor import dtype_for
 
     began = time.perf_counter()
     folder = resolve(options.model)
@@ -207,7 +208,8 @@ def main() -> int:
     kinds: dict[str, Any] = {}
     raw: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        llm = start(folder, options.dtype, options.kv_gib, Path(scratch))
+        llm = start(folder, dtype_for(options.dtype, folder), options.kv_gib, Path(scratch))
+        dtype = str(llm.llm_engine.model_config.dtype).removeprefix("torch.")
         for kind, ours in cases.items():
             outcomes = []
             for number, case in enumerate(ours):
@@ -224,7 +226,7 @@ def main() -> int:
             json.dumps(
                 {
                     "model": options.model if not Path(options.model).exists() else Path(options.model).name,
-                    "dtype": options.dtype,
+                    "dtype": dtype,
                     "packages": sorted(corpus.packages),
                     "prompt_tokens": statistics.fmean(
                         case.num_prompt for ours in cases.values() for case in ours
