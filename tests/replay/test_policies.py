@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from agentcache.entry import Tokens, as_tokens
 from agentcache.learn.runs import JOIN_TOKENS, MIN_TOKENS, runs_to_learn
+from agentcache.replay.blended import Blended
 from agentcache.replay.chunks import ChunkGrid
 from agentcache.replay.kinds import Kind
+from agentcache.replay.learn import Learner
 from agentcache.replay.outcome import Policy
 from agentcache.replay.prefix import PageChain, Prefix
 from agentcache.replay.prompt import Prompt
@@ -141,6 +143,19 @@ def test_joined_runs_reach_across_short_spans() -> None:
     mask = np.ones(1000, np.bool_)
     mask[100:108] = mask[150:160] = mask[160 + JOIN_TOKENS + 1 : 160 + JOIN_TOKENS + 31] = False
     assert list(runs_to_learn(mask)) == [(100, 160), (160 + JOIN_TOKENS + 1, 160 + JOIN_TOKENS + 31)]
+
+
+def test_short_runs_of_what_was_learned_are_reused_wherever_they_lie() -> None:
+    first = prompt_of(0, ids(0, 100))
+    others = [
+        prompt_of(
+            1 + place,
+            np.concatenate([ids(1000 + 200 * place, 60), ids(place, 24), ids(1100 + 200 * place, 60)]),
+        )
+        for place in range(17)
+    ]
+    policy = Blended(None, Learner(lambda text: as_tokens([])))
+    assert served(policy, [first, *others]) == [0] + [24] * 17
 
 
 def conversation(folder: Path, repository: Path | None, tiers: Tiers | None = None) -> dict[str, int]:

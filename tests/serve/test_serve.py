@@ -121,8 +121,25 @@ def ask(url: str, text: str) -> dict[str, Any]:
     return counters
 
 
+def warming_is_told(running: Running) -> bool:
+    """Whether the status says that warming is to come before blending was tried and `ready` is said."""
+    url = running.wait_for("engine: starting").partition(" at ")[2].split()[0]
+    while not any(line.startswith("ready:") for line in running.lines):
+        assert running.process.poll() is None, running.lines
+        try:
+            if httpx.get(f"{url}/agentcache/status", timeout=60).json()["warm"]["state"] == "warming":
+                return True
+        except httpx.TransportError:
+            pass
+        time.sleep(0.02)
+    return False
+
+
 def test_serve_warms_follows_edits_and_ends_with_ctrl_c(repository: Path, running: Running) -> None:
     running.wait_for("index: 2 files")
+    assert warming_is_told(running), (
+        "who waits for a warm server from its first answer on must not find it idle"
+    )
     url = running.url
     status = running.warm_when(lambda now: now["warm"]["state"] == "idle")
     assert status["warm_blocks"] == status["blocks"] > 0
