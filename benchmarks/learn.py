@@ -22,7 +22,7 @@ from agentcache.context import Streams
 from agentcache.context.streams import max_position
 from agentcache.entry import Tokens, as_tokens, entries_of_stream
 from agentcache.indexer import Index
-from agentcache.learn.runs import MIN_TOKENS, mask_of, runs_to_learn
+from agentcache.learn.runs import MIN_TOKENS, mask_of, runs_to_learn, stride_of
 from agentcache.learn.views import NUMBERS, View
 from agentcache.match import Matcher
 from agentcache.models import resolve
@@ -52,7 +52,8 @@ class SecondTime(Learner):
             again = mask_of(len(run), ((s.start, s.stop) for s in self._seen.match(run, salts=(OWN,))))
             for first, last in runs_to_learn(~again, MIN_TOKENS):
                 yield Known(_entry(run[first:last].copy()), Origin.LEARNED, "again")
-            self._seen.add(_entry(run))
+            entry = _entry(run)
+            self._seen.add(entry, stride_of(entry))
         yield from super().learned(prompt, mask_of(len(prompt), [(0, len(prompt))]))
 
 
