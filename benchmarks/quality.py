@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -187,6 +188,13 @@ def main() -> int:
     )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--prompts", type=int, default=40, help="a kind")
+    parser.add_argument(
+        "--at-most",
+        type=float,
+        default=math.inf,
+        metavar="S",
+        help="begin no third prompt of a kind after so many seconds of it",
+    )
     parser.add_argument("--tokens", type=int, default=2000, help="of code in a prompt")
     parser.add_argument("--dtype", default="auto", choices=("auto", "bfloat16", "float32"), help="as `serve`")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
@@ -211,8 +219,11 @@ def main() -> int:
         llm = start(folder, dtype_for(options.dtype, folder), options.kv_gib, Path(scratch))
         dtype = str(llm.llm_engine.model_config.dtype).removeprefix("torch.")
         for kind, ours in cases.items():
-            outcomes = []
+            outcomes: list[list[Outcome]] = []
+            kind_began = time.perf_counter()
             for number, case in enumerate(ours):
+                if len(outcomes) >= 2 and time.perf_counter() - kind_began > options.at_most:
+                    break
                 outcomes.append(llm.collective_rpc(measure, args=(case,))[0])
                 print(f"\r{kind} {number + 1}/{len(ours)}", end="", file=sys.stderr, flush=True)
             kinds[kind] = summarise(outcomes)

@@ -127,7 +127,8 @@ def warming_is_told(running: Running) -> bool:
     while not any(line.startswith("ready:") for line in running.lines):
         assert running.process.poll() is None, running.lines
         try:
-            if httpx.get(f"{url}/agentcache/status", timeout=60).json()["warm"]["state"] == "warming":
+            status = httpx.get(f"{url}/agentcache/status", timeout=60).json()
+            if status.get("warm", {}).get("state") == "warming":
                 return True
         except httpx.TransportError:
             pass
