@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import sys
@@ -24,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bounded import add_at_most, bounded
 from code_prompts import CONTINUED, KINDS, Case, Corpus
 
 from agentcache.plan import RecomputePolicy, reused_positions
@@ -188,13 +188,7 @@ def main() -> int:
     )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--prompts", type=int, default=40, help="a kind")
-    parser.add_argument(
-        "--at-most",
-        type=float,
-        default=math.inf,
-        metavar="S",
-        help="begin no third prompt of a kind after so many seconds of it",
-    )
+    add_at_most(parser, "third prompt of a kind")
     parser.add_argument("--tokens", type=int, default=2000, help="of code in a prompt")
     parser.add_argument("--dtype", default="auto", choices=("auto", "bfloat16", "float32"), help="as `serve`")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
@@ -219,11 +213,8 @@ def main() -> int:
         llm = start(folder, dtype_for(options.dtype, folder), options.kv_gib, Path(scratch))
         dtype = str(llm.llm_engine.model_config.dtype).removeprefix("torch.")
         for kind, ours in cases.items():
-            outcomes: list[list[Outcome]] = []
-            kind_began = time.perf_counter()
-            for number, case in enumerate(ours):
-                if len(outcomes) >= 2 and time.perf_counter() - kind_began > options.at_most:
-                    break
+            outcomes = []
+            for number, case in enumerate(bounded(ours, 2, options.at_most)):
                 outcomes.append(llm.collective_rpc(measure, args=(case,))[0])
                 print(f"\r{kind} {number + 1}/{len(ours)}", end="", file=sys.stderr, flush=True)
             kinds[kind] = summarise(outcomes)
@@ -240,7 +231,9 @@ def main() -> int:
                     "dtype": dtype,
                     "packages": sorted(corpus.packages),
                     "prompt_tokens": statistics.fmean(
-                        case.num_prompt for ours in cases.values() for case in ours
+                        case.num_prompt
+                        for kind, ours in cases.items()
+                        for case in ours[: kinds[kind]["prompts"]]
                     ),
                     "continued_tokens": CONTINUED,
                     "seconds": round(time.perf_counter() - began),

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import statistics
 import sys
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bounded import add_at_most, bounded
 from code_prompts import Corpus, File
 from tokenizers import Tokenizer
 
@@ -192,13 +192,7 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--lengths", type=int, nargs="+", default=[4000])
     parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument(
-        "--at-most",
-        type=float,
-        default=math.inf,
-        metavar="S",
-        help="begin no fourth pair after so many seconds",
-    )
+    add_at_most(parser, "fourth pair")
     parser.add_argument("--kv-gib", type=int, default=4)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -212,11 +206,8 @@ def main() -> int:
             prompts = Prompts(folder, length, seed=length)
             store(client, [*prompts.of_files(), *prompts.of_blocks()])
             pair(client, prompts, 128, token_bytes, 0)  # thrown away: compiles and allocates
-            pairs: list[dict[str, float]] = []
-            began = time.perf_counter()
-            for number in range(options.pairs):
-                if len(pairs) >= 3 and time.perf_counter() - began > options.at_most:
-                    break
+            pairs = []
+            for number in bounded(range(options.pairs), 3, options.at_most):
                 pairs.append(pair(client, prompts, 128, token_bytes, number))
                 print(f"{length}: {number + 1}/{options.pairs} {pairs[-1]}", file=sys.stderr, flush=True)
             lengths[str(length)] = summary(pairs)

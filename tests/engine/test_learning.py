@@ -85,9 +85,11 @@ def test_a_tenants_text_is_nobody_elses(server: Server, encode: Encode, texts: d
     secret = paragraph(encode, "secret")
     server.ask(secret + texts["question"], salt="tenant a", mode="fast")
     settled(server)
-    for salt in ("tenant b", None):  # behind what nobody has shown: other tests' texts are everybody's
-        seen = server.ask(encode(f"{salt or 'Nobody'} asks for it.\n") + secret, salt=salt, mode="fast")
-        assert seen.counters["reused_tokens"] == 0
+    other = server.ask(texts["system"] + secret + texts["question"], salt="tenant b", mode="fast")
+    assert other.counters["reused_tokens"] == 0
+    # behind what nobody has shown: what other tests' requests showed without a salt comes back without one
+    public = server.ask(encode("Nobody asks for it.\n") + secret, mode="fast")
+    assert public.counters["reused_tokens"] == 0
     own = server.ask(texts["system"] + secret + texts["question"], salt="tenant a", mode="fast")
     assert own.counters["reused_tokens"] > 0.8 * len(secret)
 
