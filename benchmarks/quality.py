@@ -177,6 +177,7 @@ def start(model: str, dtype: str, kv_gib: int, store: Path) -> Any:
         model=model,
         dtype=dtype,
         max_model_len=8192,
+        enforce_eager=True,
         kv_transfer_config=transfer_config(settings),
         disable_log_stats=True,
     )

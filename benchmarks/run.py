@@ -1,6 +1,6 @@
 """Run the benchmarks and write what they print, with the machine they ran on, to benchmarks/results/.
 
-    python benchmarks/run.py [NAME...]      default: all but `demo` and `latency`
+    python benchmarks/run.py [NAME...]      default: all but `demo` and `latency`, in half an hour
     python benchmarks/run.py --table        only write the tables anew, from the results that are there
 
 Each benchmark is a command that prints one JSON object as its last line. The README's figures are the table that
@@ -16,7 +16,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,12 @@ BENCHMARKS: dict[str, list[str]] = {
     "throughput": [sys.executable, "benchmarks/throughput.py", "--eager", "--repeats", "2", "--json"],
     "quality": [sys.executable, "benchmarks/quality.py", "--prompts", "4", "--json"],
 }
+SHORTER: dict[str, list[str]] = {
+    "ttft": ["--eager", "--at-most", "90"],
+    "throughput": ["--at-most", "150"],
+    "quality": ["--at-most", "30"],
+}
+"""Options besides where all are run: half an hour is to be enough for a slow machine, too."""
 BY_NAME: dict[str, list[str]] = {
     "demo": [sys.executable, "-m", "agentcache.cli", "demo", ".", "--json"],
     "latency": [sys.executable, "benchmarks/latency.py", "--json"],
@@ -58,22 +64,23 @@ def main() -> int:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
     failed = []
     if not options.table:
+        began = time.perf_counter()
         for name in options.names or BENCHMARKS:
             print(f"== {name}", flush=True)
-            if not run(name):
+            if not run(name, () if options.names else SHORTER.get(name, ())):
                 failed.append(name)
+        print(f"{time.perf_counter() - began:.0f} s in all", flush=True)
     write_tables()
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def run(name: str) -> bool:
+def run(name: str, options: Sequence[str]) -> bool:
     """Run one benchmark and keep its last line. Whether it worked."""
     began = time.perf_counter()
-    process = subprocess.run(
-        {**BENCHMARKS, **BY_NAME}[name], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
-    )
+    command = [*{**BENCHMARKS, **BY_NAME}[name], *options]
+    process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     lines = process.stdout.strip().splitlines()
     if process.returncode or not lines:
         print(process.stdout, file=sys.stderr)

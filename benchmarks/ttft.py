@@ -41,11 +41,12 @@ QUESTION = "\nTask: say in one sentence what the first file above is for.\n"
 
 
 @contextmanager
-def engine(folder: str, max_tokens: int, kv_gib: int) -> Iterator[EngineClient]:
+def engine(folder: str, max_tokens: int, kv_gib: int, eager: bool) -> Iterator[EngineClient]:
     """A server with the plug-in and a store of its own."""
     with tempfile.TemporaryDirectory() as scratch:
         settings = EngineSettings(store_dir=str(Path(scratch) / "store"), ram_bytes=4 * GIB)
         extra = ("--max-model-len", str(max_tokens), "--no-enable-log-requests")
+        extra += ("--enforce-eager",) if eager else ()
         options = EngineOptions(folder, SERVED, kv_gib=kv_gib, settings=settings, extra=extra)
         with Engine(options) as running:
             running.wait_ready()
@@ -194,6 +195,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=7)
     add_at_most(parser, "fourth pair")
     parser.add_argument("--kv-gib", type=int, default=4)
+    parser.add_argument("--eager", action="store_true", help="start vLLM without compiling, as `serve` does")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     folder = resolve(options.model)
@@ -201,7 +203,7 @@ def main() -> int:
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     token_bytes = 2 * 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head_dim
     lengths: dict[str, Any] = {}
-    with engine(folder, max(options.lengths) + 512, options.kv_gib) as client:
+    with engine(folder, max(options.lengths) + 512, options.kv_gib, options.eager) as client:
         for length in options.lengths:
             prompts = Prompts(folder, length, seed=length)
             store(client, [*prompts.of_files(), *prompts.of_blocks()])
@@ -214,7 +216,7 @@ def main() -> int:
             print(json.dumps({length: lengths[str(length)]}, indent=1), file=sys.stderr)
     if options.json:
         name = options.model if not Path(options.model).exists() else Path(options.model).name
-        print(json.dumps({"model": name, "lengths": lengths}))
+        print(json.dumps({"model": name, "eager": options.eager, "lengths": lengths}))
     return 0
 
 
