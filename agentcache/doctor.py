@@ -90,3 +90,6 @@ def try_model(model: str, settings: EngineSettings, kv_gib: int, extra: tuple[st
     for check in verdict["checks"]:
         found = f"{check['value']:.4g} (limit {check['limit']:.4g})"
         yield Finding(check["name"], found, check["ok"])
+    if (correction := verdict.get("correction")) is not None:
+        found = f"KL {correction['kl_without']:.4f} to {correction['kl_with']:.4f}, strength {correction['strength']:g}"
+        yield Finding("correction of reused K/V", found, None)

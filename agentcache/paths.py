@@ -2,9 +2,10 @@
 
 `$AGENTCACHE_HOME`, else the user's cache directory (`~/.cache/agentcache` on Linux):
 
-    index/   one SQLite database a repository
-    models/  converted model folders
-    store/   entries (KV files and their catalog)
+    corrections/  what reused K/V lack on average, one file a model and rank
+    index/        one SQLite database a repository
+    models/       converted model folders
+    store/        entries (KV files and their catalog)
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ def home() -> Path:
     if configured:
         return Path(configured).expanduser().absolute()
     return Path(platformdirs.user_cache_dir("agentcache"))
+
+
+def corrections_dir() -> Path:
+    return home() / "corrections"
 
 
 def index_dir() -> Path:

@@ -6,7 +6,8 @@ Every prompt is prefilled in full; then, on other pages, what each strategy woul
 continuation is scored by both: KL over the whole vocabulary, top-1 agreement, the continuation's negative
 log-likelihood, and whether 32 greedily generated tokens are the same. `cacheblend15` is CacheBlend's published method:
 every block's K/V computed by itself, no sink, 15 % of the matched tokens recomputed, chosen by the deviation of layer
-1's keys; `cacheblend_same_share` is the same with our share.
+1's keys; `cacheblend_same_share` is the same with our share. What the engine adds to reused K/V
+(`agentcache.blend.correction`) is added by all of our strategies but those named `uncorrected`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ STRATEGIES: dict[str, RecomputePolicy] = {
     "boundary+copy": RecomputePolicy("boundary+copy", boundary_tokens=512, budget=BUDGET),
     "boundary+tail": RecomputePolicy("boundary+tail", boundary_tokens=512, budget=BUDGET),
     "deviation": RecomputePolicy("deviation", budget=BUDGET),
+    "boundary+copy 16, uncorrected": EngineSettings().policy,
+    "boundary+copy, uncorrected": RecomputePolicy("boundary+copy", boundary_tokens=512, budget=BUDGET),
 }
+UNCORRECTED = ", uncorrected"
 OURS, APART = "ours", "apart"
 
 
@@ -63,7 +67,7 @@ class Outcome:
     exact32: bool
 
 
-def measure(worker: Any, case: Case) -> list[Outcome]:
+def measure(worker: Any, case: Case, strategies: Sequence[str]) -> list[Outcome]:
     """Runs in the engine's worker, which vLLM hands in."""
     from agentcache.plugin import process
 
@@ -77,7 +81,7 @@ def measure(worker: Any, case: Case) -> list[Outcome]:
         APART: probe.learn([(stream.tokens, stream.cuts) for stream in case.apart], APART),
     }
     length = len(case.tokens) + GREEDY
-    names = [*STRATEGIES, "cacheblend15", "cacheblend_same_share"]
+    names = [*strategies, "cacheblend15", "cacheblend_same_share"]
     with probe.pages(*[length] * (len(names) + 1)) as pages:
         full = probe.full(case.tokens, case.num_prompt, pages[0])
         targets = _tensor(case.tokens[case.num_prompt :])
@@ -88,6 +92,8 @@ def measure(worker: Any, case: Case) -> list[Outcome]:
                 "deviation", budget=0.15 if name == "cacheblend15" else share
             )
             domain = OURS if name in STRATEGIES else APART
+            corrected = domain == OURS and not name.endswith(UNCORRECTED)
+            probe.correct(process.WORKER.correction if corrected else None)
             plan = probe.plan(entries[domain], case.tokens, case.num_prompt, policy, domain)
             predicted, result = probe.blended(plan, policy, case.tokens, case.num_prompt, own)
             matched = max(1, plan.num_matched)
@@ -155,7 +161,7 @@ def show(kind: str, summary: dict[str, Any]) -> None:
     for name, one in rows.items():
         error = one["kl_standard_error"] or 0.0
         print(
-            f"  {name:22s} recomputed {one['recomputed_share']:6.1%}  KL {one['mean_kl']:.4f} ± {error:.4f}"
+            f"  {name:30s} recomputed {one['recomputed_share']:6.1%}  KL {one['mean_kl']:.4f} ± {error:.4f}"
             f"  top-1 {one['top1']:.1%}  dNLL {one['dnll']:+.4f}  exact32 {one['exact32']:.0%}",
             file=sys.stderr,
             flush=True,
@@ -193,6 +199,9 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=2000, help="of code in a prompt")
     parser.add_argument("--dtype", default="auto", choices=("auto", "bfloat16", "float32"), help="as `serve`")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument(
+        "--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES, help="beside the default"
+    )
     parser.add_argument("--kv-gib", type=int, default=4)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--keep", type=Path, help="write every outcome to this file, too")
@@ -207,16 +216,19 @@ def main() -> int:
     folder = resolve(options.model)
     streams = Streams(folder, 8191)
     corpus = Corpus(Tokenizer.from_file(f"{folder}/tokenizer.json"), streams, options.tokens // 2)
+    strategies = list(dict.fromkeys([DEFAULT, *options.strategies]))
     cases = {kind: corpus.cases(kind, options.prompts, options.tokens) for kind in options.kinds}
     kinds: dict[str, Any] = {}
     raw: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         llm = start(folder, dtype_for(options.dtype, folder), options.kv_gib, Path(scratch))
+        correction = llm.collective_rpc("agentcache_selftest")[0]["correction"]
+        print(f"correction of reused K/V: {correction}", file=sys.stderr, flush=True)
         dtype = str(llm.llm_engine.model_config.dtype).removeprefix("torch.")
         for kind, ours in cases.items():
             outcomes = []
             for number, case in enumerate(bounded(ours, 2, options.at_most)):
-                outcomes.append(llm.collective_rpc(measure, args=(case,))[0])
+                outcomes.append(llm.collective_rpc(measure, args=(case, strategies))[0])
                 print(f"\r{kind} {number + 1}/{len(ours)}", end="", file=sys.stderr, flush=True)
             kinds[kind] = summarise(outcomes)
             raw[kind] = [[asdict(one) for one in case] for case in outcomes]
@@ -230,6 +242,7 @@ def main() -> int:
                 {
                     "model": options.model if not Path(options.model).exists() else Path(options.model).name,
                     "dtype": dtype,
+                    "correction": correction,
                     "packages": sorted(corpus.packages),
                     "prompt_tokens": statistics.fmean(
                         case.num_prompt

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from agentcache.blend.correction import Correction, Offsets
 from agentcache.blend.forward import NoLayers, PagedForward
 from agentcache.blend.joined import Held
 from agentcache.blend.move import choose
@@ -91,6 +92,11 @@ class BlendExecutor:
         self._read = read
         self._unreadable = unreadable
         self._move = choose(paged.device, paged.dtype, paged.head_dim, shift)
+        self._table: torch.Tensor | None = None
+
+    def correct(self, correction: Correction | None) -> None:
+        """From now on, what is to be added to reused K/V whose context is another one; None: nothing."""
+        self._table = correction.table(self._paged.device) if correction is not None else None
 
     @torch.inference_mode()
     def execute(
@@ -185,15 +191,19 @@ class BlendExecutor:
         return [[span for span in job.plan.spans if next(flags)] for job in jobs]
 
     def _place(self, found: Sequence[tuple[Span, torch.Tensor]], pages: Sequence[int]) -> None:
-        """Write the spans' K/V into the request's pages, keys moved to where the spans stand now."""
+        """Write the spans' K/V into the request's pages, corrected, keys moved to where the spans stand now."""
         paged, device = self._paged, self._paged.device
         new = torch.cat([torch.arange(span.start, span.stop) for span, _ in found])
         old = new - torch.cat([torch.full((span.length,), span.shift) for span, _ in found])
         cos, sin = (side.to(device) for side in self._shift.cos_sin(old, new))
+        offsets = None
+        if self._table is not None:
+            exact = torch.cat([torch.full((span.length,), span.exact) for span, _ in found])
+            offsets = Offsets.at(self._table, self._shift, old, exact)
         slots = paged.slots(pages, new)
         parts = [entry[:, :, span.offset : span.offset + span.length].to(device) for span, entry in found]
         if not paged.direct:
-            for layer, (keys, values) in enumerate(self._move(parts, cos, sin)):
+            for layer, (keys, values) in enumerate(self._move(parts, cos, sin, offsets)):
                 paged.write(layer, keys, values, slots)
             return
         first, neox = self._shift.first, self._shift.neox
@@ -201,7 +211,8 @@ class BlendExecutor:
         for layer in range(paged.num_layers):
             for (span, _), kv, stop in zip(found, parts, stops, strict=True):
                 own = slice(stop - span.length, stop)
-                paged.place(layer, kv[:, layer], cos[own], sin[own], slots[own], neox=neox, first=first)
+                own_kv = kv[:, layer] if offsets is None else offsets.added_to(kv[:, layer], layer, own)
+                paged.place(layer, own_kv, cos[own], sin[own], slots[own], neox=neox, first=first)
 
     def _topped_up(self, plan: Plan, job: Job, result: BlendResult) -> Positions:
         """The positions to recompute, those chosen by scores included."""

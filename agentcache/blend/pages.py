@@ -64,6 +64,11 @@ class PagedKV:
         return len(self._layers)
 
     @property
+    def entry_shape(self) -> tuple[int, int, int, int]:
+        """(parts, L, H, D)"""
+        return self.parts, self.num_layers, self.num_kv_heads, self.head_dim
+
+    @property
     def token_bytes(self) -> int:
         """One token's K/V, of all layers."""
         return self.parts * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize

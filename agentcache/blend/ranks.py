@@ -8,6 +8,11 @@ import torch
 from vllm.distributed import get_tp_group
 
 
+def rank() -> int:
+    """This worker's, among the tensor-parallel ones."""
+    return int(get_tp_group().rank_in_group)
+
+
 def agree(wrong: Sequence[bool]) -> list[bool]:
     """For each thing, whether it is wrong on any rank: a span without its entry, a failure.
 

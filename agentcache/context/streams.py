@@ -58,6 +58,11 @@ class Streams:
     def max_tokens(self) -> int:
         return self._max_tokens
 
+    @property
+    def head(self) -> tuple[int, ...]:
+        """Ids that the tokenizer puts in front of every text (BOS), if any."""
+        return tuple(self._head)
+
     def count(self, text: str) -> int:
         """Tokens of `text` by itself."""
         return len(self.encode(text))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agentcache import paths
+from agentcache.blend.correction import Correction
 from agentcache.blend.executor import BlendExecutor, BlendResult, Job
 from agentcache.blend.forward import PagedForward
 from agentcache.blend.pages import PagedKV, UnsupportedPages
+from agentcache.blend.ranks import rank
 from agentcache.blend.rope import KeyShift, UnsupportedPositions
 from agentcache.blend.trial import find_shift
 from agentcache.entry import as_tokens
@@ -24,6 +28,7 @@ from agentcache.store.buffers import buffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from agentcache.entry import EntryInfo
     from agentcache.plan import RecomputePolicy
@@ -59,6 +64,7 @@ class WorkerHalf:
         self._page_size = page_size
         self._paged: PagedKV | None = None
         self._executor: BlendExecutor | None = None
+        self._correction: Correction | None = None
         self._verdict: Verdict | None = None
         self._parts: tuple[PagedForward, PagedKV, KeyShift] | None = None
         self._report = WorkerReport()
@@ -91,6 +97,7 @@ class WorkerHalf:
             return
         self._parts = (forward, self._paged, shift)
         self._executor = BlendExecutor(*self._parts, self._entries.read, (EntryMissing, EntryCorrupt))
+        self._use(Correction.load(self._correction_path, self._paged.entry_shape))
         self.unsupported = ""
 
     def probe(self) -> Probe:
@@ -100,6 +107,37 @@ class WorkerHalf:
         from agentcache.quality.probe import Probe
 
         return Probe(*self._parts)
+
+    @property
+    def correction(self) -> Correction | None:
+        """What is added to reused K/V, once it was measured for this model: now, or by an earlier engine."""
+        return self._correction
+
+    @property
+    def _correction_path(self) -> Path:
+        return paths.corrections_dir() / f"{self.model}-{rank()}.safetensors"
+
+    def _use(self, correction: Correction | None) -> None:
+        self._correction = correction
+        if self._executor is not None:
+            self._executor.correct(correction)
+
+    def _calibrate(self, tokenizer: str, max_tokens: int, policy: RecomputePolicy) -> None:
+        """Measure the correction, once a model. Without one everything works as well, a little less closely."""
+        from agentcache.context import Streams
+        from agentcache.quality.calibrate import calibrate, samples
+
+        try:
+            correction = calibrate(self.probe(), samples(Streams(tokenizer, max_tokens)), policy)
+        except Exception as error:
+            logger.warning("agentcache: no correction of reused K/V: %s: %s", type(error).__name__, error)
+            return
+        self._use(correction)
+        if correction is not None:
+            try:
+                correction.save(self._correction_path)
+            except OSError as error:
+                logger.warning("agentcache: the correction is measured again next time: %s", error)
 
     def selftest(self, tokenizer: str, max_tokens: int, policy: RecomputePolicy) -> dict[str, Any]:
         """Try blending on this engine (`agentcache.quality.selftest`), once; if it fails, blending is over.
@@ -120,6 +158,10 @@ class WorkerHalf:
                 self._verdict = run(self.probe(), files, tail, policy, dtype)
                 if not self._verdict.ok:
                     self._give_up(f"self-test failed: {self._verdict.reason}")
+                elif self._correction is None:
+                    self._calibrate(tokenizer, max_tokens, policy)
+                if self._correction is not None:
+                    self._verdict = replace(self._verdict, correction=self._correction.summary())
         return self._verdict.to_dict()
 
     def load(self, metadata: StepMetadata, before_forward: bool = False) -> None:
@@ -307,6 +349,7 @@ class WorkerHalf:
             "unsupported": self.unsupported,
             "totals": {name: self.totals[name] for name in TOTALS},
             "fallbacks": dict(self.reasons),
+            "correction": self._correction.summary() if self._correction is not None else None,
             "forwards": self._executor.forwards if self._executor is not None else {},
             "tiers": store.get("tiers", {}),
             "store": {name: value for name, value in store.items() if name != "tiers"},

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from agentcache.blend.correction import Correction, Deviations
 from agentcache.blend.executor import BlendExecutor, BlendResult
 from agentcache.blend.forward import PagedForward
 from agentcache.blend.pages import PagedKV
 from agentcache.blend.rope import KeyShift
 from agentcache.entry import EntryInfo, Tokens, entries_of_stream
 from agentcache.match import Matcher
-from agentcache.plan import Plan, RecomputePolicy, plan_prompt
+from agentcache.plan import Plan, RecomputePolicy, plan_prompt, reused_positions
 
 Pages = tuple[int, ...]
 _MODEL = "probe"
@@ -30,6 +31,7 @@ class Probe:
     def __init__(self, forward: PagedForward, paged: PagedKV, shift: KeyShift) -> None:
         self._forward = forward
         self._paged = paged
+        self._shift = shift
         self._kv: dict[str, torch.Tensor] = {}
         self._executor = BlendExecutor(forward, paged, shift, self._kv.__getitem__, (KeyError,))
 
@@ -60,6 +62,28 @@ class Probe:
                     where = torch.arange(info.position, info.position + info.num_tokens)
                     self._kv[info.id] = self._paged.read(self._paged.slots(own, where))
         return [info for own in infos for info in own]
+
+    def correct(self, correction: Correction | None) -> None:
+        """What `blended` adds to reused K/V from now on; nothing at first."""
+        self._executor.correct(correction)
+
+    @torch.inference_mode()
+    def deviations(self, plan: Plan, pages: Pages) -> Deviations | None:
+        """Of the tokens that a plan reuses, behind a full prefill on `pages`; None if there are none."""
+        reused = np.zeros(plan.stop, dtype=bool)
+        reused[reused_positions(plan)] = True
+        total: Deviations | None = None
+        for span in plan.spans:
+            own = torch.from_numpy(np.flatnonzero(reused[span.start : span.stop]))
+            if span.exact or not len(own):
+                continue
+            new = span.start + own
+            full = self._paged.read(self._paged.slots(pages, new))
+            found = Deviations.of(
+                full, self._kv[span.entry][:, :, span.offset + own], new, new - span.shift, self._shift
+            )
+            total = found if total is None else total + found
+        return total
 
     def forget(self) -> None:
         """Drop all entries."""

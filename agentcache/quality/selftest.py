@@ -51,12 +51,16 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """ok: blending may be used; reason: why not, "" if it may"""
+    """ok: blending may be used; reason: why not, "" if it may
+
+    correction: figures of what is added to reused K/V (`Correction.summary`), None if that was not measured
+    """
 
     ok: bool
     reason: str
     tokens: int
     checks: tuple[Check, ...]
+    correction: dict[str, float] | None = None
 
     @classmethod
     def not_tried(cls, reason: str) -> Verdict:
