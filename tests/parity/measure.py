@@ -117,6 +117,7 @@ def measured(engine: TinyEngine) -> dict[str, Any]:
 
     compare("all", exact, prompt, strategy="all")
     figures |= moved(engine, np.array(a, np.int32))
+    figures |= corrected(engine, np.array(a, np.int32), np.array(b[:150], np.int32))
     if engine.without_context:
         return figures
     with patch("agentcache.blend.forward.runs", cut_at_random):
@@ -205,6 +206,42 @@ def moved(engine: TinyEngine, tokens: np.ndarray) -> dict[str, Any]:
     other = replace(shift, neox=not shift.neox)
     figures["trial, other pairs"] = moved_error(other, here[0], expected[0], MOVES[-1])
     return figures
+
+
+def corrected(engine: TinyEngine, block: np.ndarray, before: np.ndarray) -> dict[str, Any]:
+    """What is left of a block's mean deviation where it is placed behind other tokens with its correction.
+
+    As a share of what it is without one; also with each layer's correction given to the next.
+    """
+    from agentcache.blend.correction import EDGES, Correction, Deviations
+    from agentcache.plan import RecomputePolicy
+
+    probe = engine.worker.probe()
+    tokens = np.concatenate([before, block, block[:1]])
+    entries = probe.learn([(block, (0, len(block)))], "corrected")
+    policy = RecomputePolicy("none", min_saved_tokens=0, tail_tokens=0)
+    plan = probe.plan(entries, tokens, len(tokens), policy, "corrected")
+    own = np.arange(len(before) + EDGES[0], len(before) + len(block))  # a mean of its own, of enough tokens
+    where = torch.from_numpy(own)
+    with probe.pages(len(tokens), len(tokens)) as (ours, theirs):
+        probe.full(tokens, len(tokens) - 1, ours)
+        found = probe.deviations(plan, ours)
+        assert found is not None
+        full = probe._paged.read(probe._paged.slots(ours, where))
+
+        def left(means: torch.Tensor | None) -> float:
+            probe.correct(Correction(means, 1.0, 0, 0.0, 0.0) if means is not None else None)
+            probe._executor.execute(plan, tokens, theirs)
+            placed = probe._paged.read(probe._paged.slots(theirs, where))
+            return Deviations.of(full, placed, where, where, probe._shift).means()[1:].norm().item()
+
+        means = found.means()
+        before_it, after_it, wrong = left(None), left(means), left(means.roll(1, 2))
+    return {
+        "corrected, tokens": [len(entries), plan.num_matched],
+        "corrected": after_it / before_it,
+        "corrected by another layer's": wrong / before_it,
+    }
 
 
 def distance_of(kv: torch.Tensor, expected: torch.Tensor) -> float:

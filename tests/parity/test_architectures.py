@@ -137,6 +137,14 @@ def test_a_moved_key_equals_the_key_computed_there(name: str, figures: dict[str,
 
 
 @pytest.mark.parametrize("name", [*PROVEN, *LATENT])
+def test_a_correction_takes_the_mean_deviation_away(name: str, figures: dict[str, dict[str, Any]]) -> None:
+    own = figures[name]
+    assert own["corrected, tokens"] == [1, 300]
+    assert own["corrected"] < 1e-3
+    assert own["corrected by another layer's"] > 0.1
+
+
+@pytest.mark.parametrize("name", [*PROVEN, *LATENT])
 def test_the_trial_at_start_tells_right_from_wrong(name: str, figures: dict[str, dict[str, Any]]) -> None:
     own = figures[name]
     assert own["trial"] < 1e-3

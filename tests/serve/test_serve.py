@@ -149,6 +149,10 @@ def test_serve_warms_follows_edits_and_ends_with_ctrl_c(repository: Path, runnin
     verdict = httpx.post(f"{url}/agentcache/selftest", timeout=60).json()
     assert verdict["ok"], verdict["reason"]
     assert len(verdict["checks"]) == 5
+    correction = verdict["correction"]
+    assert correction["tokens"] > 3000
+    assert correction["kl_with"] <= correction["kl_without"] < 0.1
+    assert status["correction"] == correction
 
     both = ask(url, PARTING + "\n" + GREETING)
     assert both["reused_tokens"] > 80, "both files, in another order than they were warmed in"
