@@ -56,6 +56,8 @@ def _rotate_added(
     half = dim // 2
     bits = np.empty(dim, np.uint32)
     value = bits.view(np.float32)
+    added = np.empty(dim, np.float32)
+    whole = np.empty(dim, np.float32)
     turned = np.empty(dim, np.float32)
     turned_bits = turned.view(np.uint32)
     for i in range(count):
@@ -63,15 +65,14 @@ def _rotate_added(
         for h in range(heads):
             for j in range(dim):
                 bits[j] = np.uint32(source[i, h, j]) << np.uint32(16)
+            for j in range(half):  # loops over few arrays each: more, and the compiler does not vectorise
+                added[j] = table[row, h, j] * own_cos[i, j] - table[row, h, half + j] * own_sin[i, j]
+                added[half + j] = table[row, h, half + j] * own_cos[i, j] + table[row, h, j] * own_sin[i, j]
+            for j in range(dim):
+                whole[j] = value[j] + added[j]
             for j in range(half):
-                real = value[j] + table[row, h, j] * own_cos[i, j] - table[row, h, half + j] * own_sin[i, j]
-                imag = (
-                    value[half + j]
-                    + table[row, h, half + j] * own_cos[i, j]
-                    + table[row, h, j] * own_sin[i, j]
-                )
-                turned[j] = real * cos[i, j] - imag * sin[i, j]
-                turned[half + j] = imag * cos[i, j] + real * sin[i, j]
+                turned[j] = whole[j] * cos[i, j] - whole[half + j] * sin[i, j]
+                turned[half + j] = whole[half + j] * cos[i, j] + whole[j] * sin[i, j]
             for j in range(dim):
                 out[i, h, j] = _narrow(turned_bits[j])
 
@@ -82,15 +83,17 @@ def _add(source: Halves, table: Floats, rows: Rows, out: Halves) -> None:
     count, heads, dim = source.shape
     bits = np.empty(dim, np.uint32)
     value = bits.view(np.float32)
+    whole = np.empty(dim, np.float32)
+    whole_bits = whole.view(np.uint32)
     for i in range(count):
         row = rows[i]
         for h in range(heads):
             for j in range(dim):
                 bits[j] = np.uint32(source[i, h, j]) << np.uint32(16)
             for j in range(dim):
-                value[j] += table[row, h, j]
+                whole[j] = value[j] + table[row, h, j]
             for j in range(dim):
-                out[i, h, j] = _narrow(bits[j])
+                out[i, h, j] = _narrow(whole_bits[j])
 
 
 def rotate_bf16(keys: Halves, cos: Floats, sin: Floats, out: Halves) -> None:

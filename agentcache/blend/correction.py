@@ -32,7 +32,7 @@ _VERSION = "1"
 class Offsets:
     """What is added to n tokens, before their keys are moved.
 
-    table: float32 [L, B + 1, parts, H, D], keys as if at position 0; the last of B + 1 rows is zero
+    table: float32 [L, parts, B + 1, H, D], keys as if at position 0; the last of B + 1 rows is zero
     rows: of `table`, one a token, int64 [n]
     cos, sin: float32 [n, 1, R/2], from position 0 to where each token's key was rotated for
     """
@@ -55,17 +55,15 @@ class Offsets:
         if bool(exact.all()):
             return None
         rows = _rows(old)
-        rows[exact] = table.shape[1] - 1
+        rows[exact] = table.shape[2] - 1
         cos, sin = shift.cos_sin(torch.zeros_like(old), old)
         return cls(table, rows.to(table.device), cos, sin, shift.neox, shift.first)
 
     def added_to(self, kv: torch.Tensor, layer: int, tokens: slice) -> torch.Tensor:
         """K/V of one layer [parts, m, H, D], those of `tokens`, with what they lack; their own dtype, a copy."""
         rows = self.rows[tokens]
-        own = self.table[layer, rows].transpose(0, 1)
-        keys = rotate_keys(
-            own[0].contiguous(), self.cos[tokens], self.sin[tokens], neox=self.neox, first=self.first
-        )
+        own = self.table[layer][:, rows]
+        keys = rotate_keys(own[0], self.cos[tokens], self.sin[tokens], neox=self.neox, first=self.first)
         return (kv.float() + torch.stack([keys, *own[1:]])).to(kv.dtype)
 
 
@@ -89,8 +87,8 @@ class Correction:
         """`Offsets.table`; None if there is nothing to add."""
         if not self.strength:
             return None
-        table = self.means.permute(2, 0, 1, 3, 4) * self.strength
-        return torch.cat([table, torch.zeros_like(table[:, :1])], dim=1).contiguous().to(device)
+        table = self.means.permute(2, 1, 0, 3, 4) * self.strength
+        return torch.cat([table, torch.zeros_like(table[:, :, :1])], dim=2).contiguous().to(device)
 
     def summary(self) -> dict[str, float]:
         """Its figures, without the means."""

@@ -33,7 +33,7 @@ def choose(device: torch.device, dtype: torch.dtype, head_dim: int, shift: KeySh
         tiny = torch.zeros(2, 1, 1, 1, head_dim, dtype=dtype)
         cos, sin = torch.ones(1, 1, head_dim // 2), torch.zeros(1, 1, head_dim // 2)
         nothing = Offsets(
-            torch.zeros(1, 1, 2, 1, head_dim), torch.zeros(1, dtype=torch.int64), cos, sin, True, 0
+            torch.zeros(1, 2, 1, 1, head_dim), torch.zeros(1, dtype=torch.int64), cos, sin, True, 0
         )
         for offsets in (None, nothing):
             for _ in move([tiny], cos, sin, offsets):
@@ -87,12 +87,12 @@ def _bf16_on_cpu(
                     source[0, layer],
                     cosines[piece],
                     sines[piece],
-                    table[layer, :, 0],
+                    table[layer, 0],
                     rows[piece],
                     own_cosines[piece],
                     own_sines[piece],
                     key_bits[piece],
                 )
-                add_bf16(source[1, layer], table[layer, :, 1], rows[piece], value_bits[piece])
+                add_bf16(source[1, layer], table[layer, 1], rows[piece], value_bits[piece])
             at = piece.stop
         yield keys, values

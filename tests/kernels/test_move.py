@@ -48,19 +48,19 @@ def test_every_way_adds_the_same(dtype: torch.dtype, neox: bool) -> None:
     angle[:5] = 0
     rows = torch.randint(0, 4, (count,))
     rows[:5] = 4
-    table = torch.randn(3, 5, 2, 2, 16)
-    table[:, 4] = 0
+    table = torch.randn(3, 2, 5, 2, 16)
+    table[:, :, 4] = 0
     offsets = Offsets(table, rows, own.cos(), own.sin(), neox, 0)
     cos, sin = angle.cos(), angle.sin()
     move = choose(torch.device("cpu"), dtype, 16, KeyShift(torch.zeros(1, 8, dtype=torch.complex64), neox))
     tolerance = 0.06 if dtype == torch.bfloat16 else 1e-4
     for layer, (keys, values) in enumerate(move(parts, cos, sin, offsets)):
         before = torch.cat([part[:, layer] for part in parts], dim=1).float()
-        added = rotate_keys(table[layer, rows, 0], own.cos(), own.sin(), neox=neox)
+        added = rotate_keys(table[layer, 0, rows], own.cos(), own.sin(), neox=neox)
         expected = rotate_keys(before[0] + added, cos, sin, neox=neox)
         torch.testing.assert_close(keys.float(), expected, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(
-            values.float(), before[1] + table[layer, rows, 1], rtol=tolerance, atol=tolerance
+            values.float(), before[1] + table[layer, 1, rows], rtol=tolerance, atol=tolerance
         )
         assert torch.equal(keys[:5], parts[0][0, layer]), "what lacks nothing keeps every bit"
         assert torch.equal(values[:5], parts[0][1, layer])
