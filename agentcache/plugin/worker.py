@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,7 +16,7 @@ from agentcache.blend.correction import Correction
 from agentcache.blend.executor import BlendExecutor, BlendResult, Job
 from agentcache.blend.forward import PagedForward
 from agentcache.blend.pages import PagedKV, UnsupportedPages
-from agentcache.blend.ranks import rank
+from agentcache.blend.ranks import agree, rank
 from agentcache.blend.rope import KeyShift, UnsupportedPositions
 from agentcache.blend.trial import find_shift
 from agentcache.entry import as_tokens
@@ -39,6 +40,8 @@ logger = logging.getLogger("vllm.agentcache")
 _KEPT_RECORDS = 1000
 _READ_AT_ONCE = 16 << 20
 """Bytes of K/V."""
+_SLOW_SELFTEST_S = 60.0
+"""Measuring the correction takes about three times as long as the self-test, and requests wait for it."""
 _PREFETCH_SHARE = 0.75
 """Of the RAM tier's budget: what prefetching may fill, so that it does not evict what is in use."""
 
@@ -155,10 +158,14 @@ class WorkerHalf:
                 except ModelError as error:
                     return Verdict.not_tried(str(error)).to_dict()
                 dtype = str(self._parts[1].dtype).removeprefix("torch.")
+                began = time.perf_counter()
                 self._verdict = run(self.probe(), files, tail, policy, dtype)
-                if not self._verdict.ok:
-                    self._give_up(f"self-test failed: {self._verdict.reason}")
-                elif self._correction is None:
+                slow = time.perf_counter() - began > _SLOW_SELFTEST_S
+                # Ranks compute together, or not at all: they would wait for each other for ever otherwise.
+                failed, slow, unknown = agree([not self._verdict.ok, slow, self._correction is None])
+                if failed:
+                    self._give_up(f"self-test failed: {self._verdict.reason or 'on another rank'}")
+                elif unknown and not slow:
                     self._calibrate(tokenizer, max_tokens, policy)
                 if self._correction is not None:
                     self._verdict = replace(self._verdict, correction=self._correction.summary())
